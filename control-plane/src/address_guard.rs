@@ -17,14 +17,14 @@ use url::Host;
 /// How long name resolution may take when a webhook target is saved.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Maximum number of lookups at a time. A lookup occupies a thread until the resolver of the operating system gives up, which can
-/// take a minute. The same threads resolve the names of the database, Redis and issuers.
+/// Maximum number of webhook hosts that are resolved at the same time. Each lookup occupies a thread until the resolver of the
+/// operating system gives up, which can take a minute. The hosts of the database, Redis and issuers need threads, too.
 const MAX_LOOKUPS: usize = 32;
 
 /// Maximum number of lookups that run at the same time for one owner of webhooks.
 const MAX_LOOKUPS_PER_OWNER: usize = 8;
 
-/// How long a lookup waits until it may run: less than any timeout of the callers, so that the error names the cause.
+/// How long a lookup waits while too many others run. The callers wait longer, so they get an error that names this cause.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Resolves host names. Tests replace the resolver of the operating system.
@@ -46,7 +46,7 @@ impl HostResolver for SystemResolver {
     }
 }
 
-/// Decides which addresses of a host may be connected to.
+/// Decides to which addresses of a host events may be sent.
 #[derive(Clone)]
 pub struct AddressGuard {
     resolver: Arc<dyn HostResolver>,
@@ -71,8 +71,7 @@ impl AddressGuard {
         }
     }
 
-    /// Rejects a URL that contains a forbidden IP address. Accepts all host names, because each connection resolves them through
-    /// [`Self::resolve`].
+    /// Rejects a URL that contains a forbidden IP address. Accepts host names, which [`Self::resolve`] checks at each connection.
     pub fn check_literal(&self, url: &TargetUrl) -> Result<(), HostRejection> {
         let address: IpAddr = match url.host() {
             Host::Domain(_) => return Ok(()),
@@ -82,7 +81,7 @@ impl AddressGuard {
         self.allowed.filter(&[address], url.is_plaintext()).map(drop)
     }
 
-    /// Resolves a host to the addresses to which we may connect, over plain HTTP (`plaintext`) or HTTPS. Fails if there is none.
+    /// Resolves a host to the addresses to which we may connect, over plain HTTP (`plaintext`) or HTTPS. Fails if none is allowed.
     pub async fn resolve(
         &self,
         host: &str,
@@ -92,7 +91,7 @@ impl AddressGuard {
         let place = timeout(PLACE_TIMEOUT, self.lookups.enter(owner.clone())).await;
         let place = place.map_err(|_| HostRejection::TooManyLookups)?;
         let (resolver, host) = (Arc::clone(&self.resolver), host.to_owned());
-        // Even if the caller gives up, the lookup keeps its place until it ends, because its thread is still busy.
+        // Even if the caller gives up, the lookup counts towards the limits until it ends, because it still occupies a thread.
         let addresses = place.run(async move { resolver.resolve(&host).await }).await;
         let addresses = addresses.map_err(|_| HostRejection::Unresolved)?;
         self.allowed.filter(&addresses, plaintext)

@@ -53,8 +53,7 @@ use secrecy::ExposeSecret;
 use servers::Tasks;
 use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
-/// What a control plane gets from its surroundings: clock, random numbers, name resolution and the pace of its tasks. Tests
-/// replace them.
+/// What tests replace in a control plane: the clock, random numbers, name resolution, and how often its tasks run.
 pub struct Dependencies {
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
@@ -68,7 +67,7 @@ pub struct Dependencies {
     pub key_check_interval: Duration,
     /// How many changes one read of the database for a sidecar returns at most, unless one revision has more.
     pub changes_per_read: u32,
-    /// How often we read files again to see whether they have changed.
+    /// How often we read certificate and key files again, to see whether they have changed.
     pub file_poll_interval: Duration,
 }
 
@@ -97,8 +96,8 @@ pub struct App {
 }
 
 impl App {
-    /// Opens the database and the keys, and begins to serve. The admin port is served from the beginning; the other ports refuse
-    /// connections until everything is ready.
+    /// Opens the database and the keys, and begins to serve. At first, only the admin port is served; the others refuse
+    /// connections.
     pub async fn start(config: Config, dependencies: Dependencies, shutdown: Shutdown) -> Result<Self, AppError> {
         install_crypto_provider();
         create_data_dir(&config)?;
@@ -211,7 +210,7 @@ impl Components {
         let (context, context_parts) =
             wiring::context(config, &public_url, dependencies, store, master_keys, queue_health);
         ensure_audit_started(&context_parts.store).await?;
-        // Creates the signing keys of a new deployment, too.
+        // In a new deployment, this also creates the first signing keys.
         rotate_signing_keys_if_due(&context).await?;
         wiring::expose_housekeeping(&metrics, context.clone())?;
         let mut reloaders = Reloaders::new(&context_parts.clock, &metrics);
@@ -249,7 +248,7 @@ impl Components {
     }
 }
 
-/// Writes what is only in memory, and closes the database.
+/// Stores the failed logins that were only counted in memory, and closes the database.
 async fn write_and_close(context: &Context, store: &Store) {
     if let Err(error) = flush_suppressed_bursts(context).await {
         tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
@@ -293,6 +292,6 @@ fn create_data_dir(config: &Config) -> Result<(), AppError> {
 }
 
 fn install_crypto_provider() {
-    // Fails if another server in this process has installed the provider already. We use that one then.
+    // This fails if another server in this process has already installed the provider, which we then use.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }

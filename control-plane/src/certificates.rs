@@ -100,8 +100,8 @@ impl Certificate {
         Ok(validity.not_after)
     }
 
-    /// The validity of the server's own certificate, the first of the chain. We ignore when the others are valid: a chain may end
-    /// with an expired certificate that only older clients needed.
+    /// The validity of the server's own certificate, the first of the chain. We ignore the validity of the other certificates,
+    /// because a chain may end with an expired one that only older clients need.
     fn validity(&self) -> Result<Validity, CertificateError> {
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
         let times: Option<Vec<_>> = chain.map(|der| validity(&der.ok()?)).collect();
@@ -122,8 +122,8 @@ impl Certificate {
     }
 }
 
-/// The certificate and private key for new connections. Each handshake reads both at once, so a handshake never combines an
-/// old certificate with a new key.
+/// The certificate and private key for new connections. A TLS handshake reads both at once, so it never combines an old certificate
+/// with a new key.
 #[derive(Debug)]
 pub struct ServedCertificate(ArcSwap<CertifiedKey>);
 
@@ -143,7 +143,7 @@ impl ServedCertificate {
     }
 
     /// The configuration of a port, with the protocols that it offers (ALPN). Replacing the certificate does not replace the
-    /// configuration, which stores the TLS sessions. So clients can still resume the sessions that they began before.
+    /// configuration, which stores the TLS sessions. So clients can resume their sessions after a replacement.
     pub fn server_config(self: &Arc<Self>, protocols: &[&[u8]]) -> Arc<ServerConfig> {
         let mut config = ServerConfig::builder().with_no_client_auth().with_cert_resolver(Arc::<Self>::clone(self));
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();

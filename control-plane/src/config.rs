@@ -1,7 +1,6 @@
 //! The settings: parsing, validation, and rejection of contradictory combinations.
 //!
-//! This module depends on no other module. Every key is documented in `config.default.toml`, which is compiled in and defines
-//! the defaults.
+//! This module depends on no other module. `config.default.toml`, which is compiled in, documents every key and its default.
 
 mod addresses;
 mod database;
@@ -37,8 +36,7 @@ pub enum ConfigError {
     /// The settings cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Settings contradict each other, are out of range or are missing. Each text is a line that names the setting and how to
-    /// correct it.
+    /// Settings contradict each other, are out of range or are missing. Each text names a setting and its correction.
     #[error("{}", .0.join("\n"))]
     Rejected(Vec<String>),
 }
@@ -60,7 +58,7 @@ pub struct Config {
     pub connections: ConnectionSettings,
     /// Rate limits.
     pub limits: LimitSettings,
-    /// How much persons, services and agents may have.
+    /// How many objects persons, services and agents may have, such as the API keys of a service.
     pub quotas: QuotaSettings,
     /// Where the database is.
     pub database: DatabaseSettings,

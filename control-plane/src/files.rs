@@ -1,6 +1,6 @@
 //! File operations for secrets and databases: private modes, atomic replacement, locks.
 //!
-//! This module depends on no other module. Invariant: only its owner can read a file that this module creates with a secret.
+//! This module depends on no other module. Invariant: a file that this module creates with a secret can be read only by its owner.
 
 use std::{
     fs::{self, OpenOptions, TryLockError},
@@ -20,7 +20,7 @@ pub fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
 }
 
 /// Writes a temporary file and renames it, so that a reader sees either the old or the new content. Files whose paths differ only
-/// in the extension share the temporary file.
+/// in the extension share the temporary file, so do not write them at the same time.
 pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let temporary = path.with_extension("new");
     write_temporary(&temporary, content, mode)?;
@@ -29,7 +29,7 @@ pub fn write_atomically(path: &Path, content: &[u8], mode: u32) -> io::Result<()
     fs::File::open(parent_directory(path))?.sync_all()
 }
 
-/// Creates a file with mode 0600 and all of its content; fails if it exists. No other process may use the temporary name.
+/// Creates a file with mode 0600 and its whole content; fails if the file exists. No other process may use the path `temporary`.
 pub fn create_secret(path: &Path, temporary: &Path, content: &[u8]) -> io::Result<()> {
     write_temporary(temporary, content, 0o600)?;
     let renamed = rename_without_replacing(temporary, path);
@@ -90,8 +90,8 @@ pub fn link_or_copy(path: &Path, link: &Path) -> io::Result<()> {
 }
 
 /// Cleans up after a `restore` that was killed. Before `restore` replaces a file, it gives the file a second name: the file's name,
-/// `infix` and a time. It also copies the companion files, whose names end with one of `suffixes`, to the second name.
-/// If the first name still leads to the same file, we remove the second one, and move back each companion that is missing.
+/// `infix` and a time. It also copies the companion files, whose names end with one of `suffixes`, to the second name. If both
+/// names still lead to the same file, we remove the second name, and move companion files back that are missing beside the first.
 pub fn remove_second_names(path: &Path, infix: &str, suffixes: &[&str]) -> io::Result<()> {
     let metadata = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -187,7 +187,7 @@ impl FileLock {
 }
 
 fn open_lock_file(path: &Path) -> io::Result<fs::File> {
-    // An exclusive lock on NFS needs write access. Elsewhere read access suffices, so without write access we open the existing file.
+    // An exclusive lock on NFS needs write access. Elsewhere, read access suffices, so we fall back to it.
     match OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path) {
         Err(error) if matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem) => {
             fs::File::open(path)

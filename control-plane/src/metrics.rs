@@ -95,7 +95,7 @@ pub struct OperationMetrics {
 /// Label values that are defined in other modules.
 #[derive(Default)]
 pub struct LabelValues<'a> {
-    /// The reasons of refused requests that are not about credentials.
+    /// The reasons for which requests are refused, except for those about credentials.
     pub other_reasons: &'a [&'a str],
     /// The categories of rate limits.
     pub rate_limit_categories: &'a [&'a str],

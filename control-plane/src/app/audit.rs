@@ -35,7 +35,7 @@ pub async fn verify_audit(
         let mut read = log.store.read().await?;
         match store::audit::verify_chain(read.conn(), log.store.audit_keys(), chain, |_| ()).await? {
             Ok(head) => {
-                // The floor has the number of archived entries, and the hash of the last one.
+                // The floor of a chain says how many of its entries are archived, and has the hash of the last archived entry.
                 let floor = store::audit::find_floor(read.conn(), chain).await?;
                 if archives.as_ref().is_some_and(|archives| !archives.end_at(chain, floor.as_ref())) {
                     broken += 1;
@@ -53,7 +53,7 @@ pub async fn verify_audit(
             }
         }
     }
-    // If a chain is missing in the database, we know it only from its archive.
+    // The database can have lost a whole chain. Then only the archives show that the chain existed.
     let chains_of_archives = archives.as_ref().filter(|_| service.is_none()).map(Archives::chains).unwrap_or_default();
     let mut total = log.chains.len();
     for chain in chains_of_archives.into_iter().filter(|chain| log.chains.iter().all(|known| known != chain)) {

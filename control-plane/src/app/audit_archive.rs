@@ -1,7 +1,8 @@
 //! `audit archive`: writes old entries of the audit log to a file, and deletes them from the database, while control planes serve.
 //!
-//! First the file is completed on disk, then one transaction records what it contains, and only then the entries are deleted. If a
-//! run is interrupted before this transaction, its file can be deleted. After it, the next run completes the deletion.
+//! First the file is completed on disk, then one transaction records what it contains, and only then the entries are deleted. The
+//! operator may delete the file of a run that was interrupted before this transaction. After a later interruption, the next run
+//! deletes the entries.
 
 use super::{
     AppError, CommandReport,
@@ -32,8 +33,7 @@ const MAX_CHAINS: usize = 1000;
 /// How long we may read one chain: it can have millions of entries.
 const MAX_READ_TIME: Duration = Duration::from_hours(24);
 
-/// Writes the entries before a time to a new file, and deletes them from the database. The last entry of each chain remains.
-/// Changes nothing if a chain is broken.
+/// Moves audit entries from before a time, except for the last of each chain, to a new file. Changes nothing if a chain is broken.
 pub async fn archive_audit(config: &Config, before: &str, output: &Path) -> Result<CommandReport, AppError> {
     let before = timestamp::parse(before).or_else(|| timestamp::parse(&format!("{before}T00:00:00Z")));
     let Some(before) = before else {
@@ -73,7 +73,7 @@ fn refuse_on_conflict<T>(result: Result<T, OperationError>) -> Result<T, AppErro
     })
 }
 
-/// Writes the file of the archive. `None`, without a file, if there are no entries to archive.
+/// Writes the archive file. Returns `None` and creates no file if there are no entries to archive.
 async fn write_archive(store: &Store, before: Timestamp, output: &Path) -> Result<Option<AuditArchive>, AppError> {
     if output.try_exists().map_err(AppError::file(output))? {
         return Err(AppError::file(output)(io::ErrorKind::AlreadyExists.into()));
@@ -123,14 +123,14 @@ async fn write_chains(
     Ok(archived)
 }
 
-/// Visits the entries of a chain, and writes those to archive: from the first that is not archived yet to the last that is old
-/// enough. The last entry of a chain is never archived, because the next one is appended to it.
+/// Visits the entries of a chain, and archives those that are old enough and in no earlier archive. It never archives the last
+/// entry of a chain, because the next entry must contain the hash of the last one.
 struct PrefixArchiver {
     /// The time before which entries are archived.
     before: Timestamp,
     /// Sequence number of the last entry in earlier archives.
     archived_already: i64,
-    /// An entry that is archived if another one follows.
+    /// An entry that is old enough, but must not be archived unless another entry follows in its chain.
     pending: Option<AuditEntry>,
     is_over: bool,
     /// Sequence number and hash of the last entry that was written.
@@ -184,7 +184,7 @@ impl ArchiveWriter {
         }
     }
 
-    /// Makes the archive durable under its name.
+    /// Syncs the file to disk, and gives it its final name.
     fn finish(self, output: &Path, chains: Vec<ArchivedChain>) -> io::Result<AuditArchive> {
         let Self { file, hash, entries, failure } = self;
         failure.map_or(Ok(()), Err)?;

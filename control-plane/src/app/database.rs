@@ -43,7 +43,7 @@ async fn open(
     warn_if_server_unauthenticated(&location);
     match location {
         DatabaseLocation::File(path) => {
-            // Make the file private first: SQLite gives its mode to the companion files, such as the write-ahead log.
+            // Make the file private first: SQLite creates its companion files, such as the write-ahead log, with the same mode.
             if mode == OpenMode::Serve {
                 files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
@@ -65,7 +65,7 @@ pub(super) fn warn_if_server_unauthenticated(location: &DatabaseLocation) {
 }
 
 /// Creates the row that describes the deployment in a new database. Fails if an existing database belongs to another master key or
-/// must not be served ([`refuse_quarantined`]), or if only one of the first start and this one has --dev.
+/// must not be served ([`refuse_quarantined`]), or if it was created with --dev and is opened without it, or the other way round.
 pub(super) async fn ensure_deployment(
     store: &Store,
     master: &MasterKeyRing,
@@ -178,7 +178,7 @@ async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Resul
                  that may have changed",
             ));
         }
-        // The first start stores the fingerprint.
+        // The database has no fingerprint yet, so store it.
         None => {}
     }
     drop(read);
@@ -200,8 +200,8 @@ pub(super) fn location(config: &Config) -> Result<DatabaseLocation, AppError> {
     }
 }
 
-/// `restore` keeps the replaced database under a new name, with `.before-` and the time appended. If it is killed, such a name may
-/// be a hard link to the current database; [`lock_shared`] and [`lock_exclusive`] remove this link.
+/// `restore` keeps the replaced database under a new name, with `.before-` and the time appended. If `restore` is killed, such a
+/// name may be a hard link to the current database; [`lock_shared`] and [`lock_exclusive`] remove this link.
 pub(super) const REPLACED_INFIX: &str = ".before-";
 
 /// Suffixes of the companion files that SQLite creates in the directory of a database.
@@ -212,12 +212,12 @@ fn lock_path(database: &Path) -> PathBuf {
 }
 
 /// The server of an embedded database locks this file, so that no second server uses the database. Commands that work beside a
-/// server do not lock it. All symbolic links to a database lead to the same file.
+/// server do not lock it. If a path is a symbolic link, the lock file is beside the database to which the link leads.
 fn server_lock_path(database: &Path) -> PathBuf {
     files::with_suffix(&database.canonicalize().unwrap_or_else(|_| database.to_owned()), ".server-lock")
 }
 
-/// The locks of the server of an embedded database: no command replaces the database, and no other server uses it.
+/// While a server holds these locks, no command can replace its embedded database, and no other server can use it.
 pub(super) struct ServerLock {
     _database: FileLock,
     _server: FileLock,

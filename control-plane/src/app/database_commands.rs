@@ -32,8 +32,8 @@ impl CommandReport {
         self.lines.push(line.into());
     }
 
-    /// Writes the report. If writing fails, the error contains the report, because the operator must not conclude that nothing
-    /// was done.
+    /// Writes the report. If writing fails, the error contains the report, because the operator must not conclude that nothing was
+    /// done.
     pub fn write_to(self, mut out: impl Write) -> Result<(), AppError> {
         let result = writeln!(out, "{self}").and_then(|()| out.flush());
         result.map_err(|error| AppError::ReportNotWritten { report: self, error })
@@ -46,7 +46,7 @@ impl fmt::Display for CommandReport {
     }
 }
 
-/// Migrates the schema of the configured database. Replicas of the release before may keep serving the database.
+/// Migrates the schema of the configured database. Control planes of the previous release may keep serving the database.
 pub async fn migrate(config: &Config) -> Result<CommandReport, AppError> {
     install_crypto_provider();
     let AppliedMigrations { from, to } = match location(config)? {

@@ -8,17 +8,16 @@ use countersign_process::{Clock, SystemClock};
 use std::{convert::Infallible, time::Duration};
 use tokio::time::sleep;
 
-/// Interval at which the failures of transactions are read.
+/// How often we check whether transactions got no connection.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Minimum time between two log lines with a cause.
+/// Minimum time between two log lines that name the cause of an outage.
 const MIN_LINE_INTERVAL: Duration = Duration::from_mins(1);
 
 /// An outage is over if no transaction has failed for this time, which is longer than a transaction waits for a connection.
 const RECOVERY_TIME: Duration = Duration::from_secs(6);
 
-/// Logs outages until the task is dropped. We notice the end of an outage even without requests, because background jobs begin
-/// transactions.
+/// Logs outages until the task is dropped. Background jobs begin transactions, so we notice the end even without requests.
 pub(super) async fn log_outages(store: Store) -> Infallible {
     let mut known = store.connection_failures().count;
     let (mut failed_at, mut logged_at, mut is_reported) = (None, None, false);

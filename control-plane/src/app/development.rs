@@ -1,5 +1,4 @@
-//! `--dev`: creates a first service, and writes `dev.env` with the URLs and credentials that clients need. The command-line client
-//! reads `dev.env`.
+//! `--dev`: creates a first service, and writes `dev.env` with the URLs and credentials that clients need; our client reads it.
 
 use super::{Addresses, AppError};
 use crate::{
@@ -23,15 +22,14 @@ const DEVELOPER_SUBJECT: &str = "developer";
 
 const TOKEN_LIFETIME: Duration = Duration::from_hours(30 * 24);
 
-/// What is needed to write `dev.env`, beside the addresses.
+/// What [`set_up`] needs to write `dev.env`, in addition to the addresses of the ports.
 pub(super) struct Development {
     pub(super) operator_key: Arc<OperatorKey>,
     /// The file of the development certificate authority.
     pub(super) authority: Option<PathBuf>,
 }
 
-/// Writes `dev.env` and logs how --dev differs from production. Call this when the ports listen: the file tells clients that they
-/// can connect.
+/// Writes `dev.env` and logs how --dev differs from production. Call this when the ports listen, because clients then connect.
 pub(super) async fn set_up(
     config: &Config,
     context: &Context,
@@ -75,7 +73,7 @@ async fn write_dev_env(
     Ok(file)
 }
 
-/// The API key that an earlier start wrote to `dev.env`, if it is still valid. The database has only the hash of the key.
+/// The API key that an earlier start wrote to `dev.env`, if it is still valid. The database has only the hash of this key.
 async fn previous_key(context: &Context, file: &Path) -> Option<(ServiceId, SecretString)> {
     let text = SecretString::from(std::fs::read_to_string(file).ok()?);
     let key = text.expose_secret().lines().find_map(|line| line.strip_prefix("COUNTERSIGN_SERVICE_KEY="))?;

@@ -45,7 +45,7 @@ pub enum AppError {
     /// The database returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An operation of the start or of a command failed.
+    /// An operation that the start or a command runs has failed.
     #[error(transparent)]
     Operation(#[from] OperationError),
     /// The master key cannot be loaded.

@@ -1,4 +1,4 @@
-//! Builds the verifiers of human users' tokens: the configured issuers, and the operator key while no issuer is configured.
+//! Builds the verifiers of human users' tokens: the configured issuers; the operator key if there are none, or with --dev.
 
 use super::{AppError, database::warn_if_others_have_access};
 use crate::{
@@ -16,9 +16,9 @@ pub(super) struct ConfiguredIssuer {
     pub(super) file: Option<LoadedFiles>,
 }
 
-/// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with it, so a
-/// configured issuer disables it. With --dev it stays enabled, because `dev.env` contains a token that it signed, and a developer
-/// who configures an issuer needs a first administrator.
+/// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with this key, so a
+/// configured issuer disables the key. With --dev it stays enabled, because `dev.env` contains a token that it signed, and a
+/// developer who configures an issuer needs a first administrator.
 pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), OperatorKeyError> {
     if !config.dev && !config.humans.issuers.is_empty() {
         return Err(OperatorKeyError::Disabled(
@@ -49,7 +49,7 @@ pub(super) fn load_operator_key(config: &Config, rng: &dyn Rng) -> Result<Option
     Ok(Some(OperatorKey::read_or_create(&file, rng)?))
 }
 
-/// Fails if the server would reject the file of the operator key. The server creates a missing file.
+/// Fails if the server would reject the file of the operator key. A missing file is no problem, because the server creates it.
 pub(super) fn check_operator_key(config: &Config) -> Result<(), AppError> {
     if check_operator_key_enabled(config).is_err() {
         return Ok(());
@@ -84,7 +84,7 @@ pub(super) async fn build_issuer(
     let admin = |(name, value): (&str, &str)| AdminClaim { name: name.to_owned(), value: value.to_owned() };
     let rules =
         IssuerRules { issuer: iss.clone(), audience: audience.clone(), admin: settings.admin_claim().map(admin) };
-    // An issuer with a file has the metrics of fetches too, which stay at 0.
+    // If the keys of the issuer are in a file, its metrics of fetches exist nevertheless, and stay at 0.
     let fetches = metrics.jwks_fetches(name);
     let client = || -> Result<_, AppError> {
         let authorities =

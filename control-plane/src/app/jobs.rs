@@ -39,10 +39,11 @@ type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + S
 #[derive(Clone, Copy)]
 enum Schedule {
     Every(Duration),
-    /// After a pause; after [`READ_ONLY_PAUSE`] if the database rejects writes, so the job soon notices when writes work again.
+    /// After this pause, or already after [`READ_ONLY_PAUSE`] while the database rejects writes, so that the job soon notices when
+    /// writes work again.
     SoonerIfReadOnly(Duration),
-    /// After [`TRUST_PAUSE`], as soon as this process has changed a trust score. At the latest after twice the pause, because
-    /// nobody tells us about changes by other replicas.
+    /// As soon as this process changes a trust score, but not before [`TRUST_PAUSE`] has passed. Without such a change, after twice
+    /// the pause, because nobody tells us about changes by other replicas.
     OnTrustChange,
 }
 
@@ -97,7 +98,7 @@ const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Starts the periodic [`JOBS`].
 pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
-    // Creates the series of the metric.
+    // Creates the series of each status, so that the metric exists before the first run of the job.
     for status in LIVE_STATUSES {
         state.metrics.signing_keys.with_label_values(&[status.as_str()]);
     }
@@ -112,9 +113,9 @@ pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState) {
     }
 }
 
-/// Starts the job that stores how many failed logins had no event of their own: after some events, we only count in memory. The
-/// shutdown waits for a run in progress: if it ended the run just after the commit, the counts would still be in memory, and
-/// `write_and_close` would store them again.
+/// Starts the job that stores the counts of failed logins: after the first ones of an agent, further failed logins are only counted
+/// in memory. A shutdown waits for a run in progress. Otherwise it could end the run just after the commit, when the counts are
+/// still in memory, and `write_and_close` in `app.rs` would store them again.
 pub(super) fn spawn_flush_of_bursts(tasks: &mut Tasks, state: &AppState) {
     let (context, shutdown) = (state.context.clone(), tasks.shutdown.clone());
     tasks.spawn(async move {
@@ -179,7 +180,7 @@ async fn confirm_changes_and_count(state: &AppState) -> Result<(), OperationErro
     Ok(())
 }
 
-/// Starts the tasks that load changed files, one task for each, so that a file system that does not respond delays no other.
+/// Starts a task for each reloader, so that a file system that does not respond delays only the reloader of its own files.
 pub(super) fn spawn_file_reloads(tasks: &mut Tasks, reloaders: Vec<FileReloader>, interval: Duration) {
     for reloader in reloaders {
         tasks.spawn_until_shutdown(reloader.run(interval));
@@ -197,8 +198,8 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store) {
     let check = async move {
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
-            // We stop only for a database that must not be used. `database_outage` and the affected requests report one that is
-            // unavailable.
+            // We stop only for a database that must not be used. If the database is merely unavailable, `database_outage` and the
+            // affected requests report it.
             if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
                 return reason;
             }
@@ -218,7 +219,7 @@ pub(super) fn spawn_master_key_check(tasks: &mut Tasks, parts: &ContextParts, re
     tasks.spawn_until_shutdown(async move {
         let mut missing: Option<(String, ReadinessGuard)> = None;
         loop {
-            // While the database is unavailable, the last result remains.
+            // While the database is unavailable, the process stays as ready as it was at the last successful check.
             if let Ok(current) = find_current_master_key(&store).await {
                 if keyring.check_current_master_key(&current) {
                     missing = None;
@@ -243,7 +244,7 @@ async fn find_current_master_key(store: &Store) -> Result<String, StoreError> {
     Ok(master_keys::find(store.read().await?.conn()).await?.current)
 }
 
-/// If Redis is configured, starts the tasks that reconnect it and exchange notifications of changes with other replicas.
+/// If Redis is configured, starts the tasks that reconnect to it and exchange notifications of changes with other replicas.
 pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: Option<&Arc<RedisClient>>, store: &Store) {
     let Some(client) = client else { return };
     let (connection, publisher, subscriber) = (client.clone(), client.clone(), client.clone());
@@ -253,8 +254,7 @@ pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: Option<&Arc<RedisClie
     tasks.spawn_until_shutdown(async move { subscriber.receive_changes(|| notified_store.wake_followers()).await });
 }
 
-/// Starts the tasks that deliver webhook events and measure the backlog of deliveries. At shutdown, deliveries in progress may
-/// finish.
+/// Starts the tasks that deliver webhook events and measure their backlog. At shutdown, deliveries in progress may finish.
 pub(super) fn spawn_webhook_delivery(
     tasks: &mut Tasks,
     parts: &ContextParts,

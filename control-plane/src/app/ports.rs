@@ -24,8 +24,7 @@ const CLIENT_PART: usize = 8;
 /// Each client may have this many connections to a port, because many agents or sidecars can share an address.
 const MIN_PER_CLIENT: usize = 1024;
 
-/// Maximum size of a request head in bytes: more than the longest allowed token, so that the API can report a token that is too
-/// long.
+/// Maximum size of a request head in bytes: more than the longest allowed token, so that the API can report an overlong token.
 const MAX_HEAD_SIZE: u32 = 64 * 1024;
 
 /// Maximum number of concurrent requests of one connection to the API.
@@ -34,7 +33,7 @@ const MAX_API_STREAMS: u32 = 100;
 /// Maximum number of streams per connection of a sidecar. A sidecar opens one stream per service.
 const MAX_SYNC_STREAMS: u32 = 64;
 
-/// HTTP/2 flow-control window of a connection to the API: a few requests with the largest body.
+/// HTTP/2 flow-control window of a connection to the API: large enough for a few requests with the largest body.
 const API_RECEIVE_WINDOW: u32 = 256 * 1024;
 
 /// HTTP/2 flow-control window of a connection of a sidecar, which sends only small messages: the initial window of HTTP/2.
@@ -79,7 +78,7 @@ impl BoundPort {
     fn bind(setting: &'static str, address: SocketAddr) -> Result<Self, AppError> {
         let bind = || {
             let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-            // So a restarted server gets the port although connections of its predecessor are still ending.
+            // With this option, a restarted server gets its port although connections of the previous process are still closing.
             socket.set_reuseaddr(true)?;
             socket.bind(address)?;
             let address = socket.local_addr()?;

@@ -22,8 +22,8 @@ use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
 use std::{path::Path, sync::Arc};
 
-/// Length of the deployment's name in Redis keys. The name is the beginning of the fingerprint of the first master key, which never
-/// changes, not even with a rotation of the master key.
+/// Length of the deployment's name in Redis keys. The name is the beginning of the fingerprint of the first master key, so a
+/// rotation of the master key does not change the name.
 const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
 /// Creates the client of the configured Redis, and connects it if Redis is available. Also returns the files of the
@@ -94,7 +94,7 @@ fn load_certificates(target: &RedisTarget) -> Result<Option<TlsCertificates>, Ap
     parse_certificates(root_cert, certificate, private_key)
 }
 
-/// The certificate files, with the contents in use.
+/// The certificate files, with the contents in use, so that changes are noticed.
 fn loaded_files(target: &RedisTarget, certificates: &TlsCertificates) -> LoadedFiles {
     let TlsCertificates { client_tls, root_cert } = certificates;
     let mut files = Vec::new();

@@ -37,12 +37,12 @@ impl Tasks {
         Self { running: JoinSet::new(), shutdown }
     }
 
-    /// Runs a task that ends when shutdown is requested.
+    /// Runs a task that ends by itself when shutdown is requested.
     pub(super) fn spawn(&mut self, task: impl Future<Output = io::Result<()>> + Send + 'static) {
         self.running.spawn(task);
     }
 
-    /// Runs a task until shutdown is requested, which ends it at any point.
+    /// Runs a task, and cancels it when shutdown is requested, at whatever point it is.
     pub(super) fn spawn_until_shutdown(&mut self, work: impl Future<Output = Infallible> + Send + 'static) {
         let shutdown = self.shutdown.requested_owned();
         self.running.spawn(async move {
@@ -53,8 +53,7 @@ impl Tasks {
         });
     }
 
-    /// Waits until shutdown is requested and all tasks have ended. A task that ends before shutdown stops the other tasks, and its
-    /// error is returned.
+    /// Waits until shutdown is requested and all tasks have ended. If a task ends earlier, stops the others and returns its error.
     pub(super) async fn wait_until_stopped(mut self) -> Result<(), AppError> {
         let result = tokio::select! {
             () = self.shutdown.requested() => Ok(()),
@@ -63,7 +62,8 @@ impl Tasks {
         self.shutdown.trigger();
         let remaining = async { while self.running.join_next().await.is_some() {} };
         let _drained = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
-        // Aborts the tasks that take longer, and waits for their end, because the caller then writes what they leave in memory.
+        // Aborts the tasks that do not end in time, and waits for their end, because the caller then stores what they leave in
+        // memory.
         let _ended = self.shutdown.run_until_deadline(self.running.shutdown()).await;
         result.map_err(AppError::Server)
     }
@@ -75,8 +75,7 @@ pub(super) fn serve_admin(tasks: &mut Tasks, listener: TcpListener, readiness: R
     tasks.spawn(admin::serve(listener, routes, readiness, metrics.registry, port_metrics, shutdown));
 }
 
-/// Builds the gRPC service to which sidecars connect. Starts the tasks that read the database for all streams, and that record the
-/// streams.
+/// Builds the gRPC service to which sidecars connect. Starts the tasks that read changes for all streams and record the streams.
 pub(super) fn sync_service(tasks: &mut Tasks, reader: FeedReader, parts: SyncParts) -> SyncService {
     let journal = Journal::new(parts.sidecars.clone()).run(parts.shutdown.clone());
     let reader = reader.run(parts.metrics.clone(), parts.shutdown.clone());

@@ -1,4 +1,4 @@
-//! Builds the components of the control plane from the settings, in the order of the start.
+//! Builds the components of the control plane from the settings, when it starts.
 
 use super::{AppError, Dependencies, development};
 use crate::{
@@ -33,7 +33,7 @@ use zeroize::Zeroizing;
 /// Maximum number of API keys that are read from the database at the same time.
 const KEY_LOOKUPS: usize = 8;
 
-/// Maximum number of these reads for one client, so that a client that guesses keys does not hold up the others.
+/// Maximum number of API keys that are read at the same time for one client, so that a client that guesses keys delays no other.
 const KEY_LOOKUPS_PER_CLIENT: usize = 2;
 
 /// Creates the metrics, with the label values that other modules define.

@@ -10,8 +10,8 @@ use std::{
 };
 use url::Url;
 
-/// The accepted parameters of a PostgreSQL URL. We refuse others, because the driver would ignore a misspelt parameter and log it
-/// with its value.
+/// The accepted parameters of a PostgreSQL URL. We refuse others, because the driver ignores a misspelt parameter, and logs its
+/// value.
 const URL_PARAMETERS: [&str; 17] = [
     "sslmode",
     "ssl-mode",
@@ -99,8 +99,8 @@ impl DatabaseLocation {
         })
     }
 
-    /// Whether we know that the right database server answers: it runs on this machine, or its certificate is verified. Of several
-    /// hosts or modes, the driver uses the last one, except that no other host replaces a Unix socket.
+    /// Whether we know that the right database server answers: it runs on this machine, or its certificate is verified. If the URL
+    /// names several hosts or modes, the driver uses the last one, except that a later host does not replace a Unix socket.
     pub fn is_authenticated(&self) -> bool {
         let Self::Postgres(url) = self else { return true };
         // An invalid URL is reported by `problem`.

@@ -10,7 +10,7 @@ const OPERATOR_ISSUER: &str = "urn:countersign:operator";
 /// `[humans]`
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct HumanSettings {
-    /// The issuers, by the name in the settings.
+    /// The issuers, by their names in the settings.
     #[serde(default)]
     pub issuers: BTreeMap<String, IssuerSettings>,
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// Keys whose values are never printed. A test checks that the list of secret keys is complete.
 const SECRETS: [&str; 4] = ["database.url", "redis.url", "secrets.master_key", "secrets.previous_master_keys"];
 
-/// The merged settings, not yet parsed.
+/// The settings from all sources, merged but not yet parsed.
 pub struct ConfigInspection {
     merged: MergedSettings,
     dev: bool,
@@ -24,7 +24,7 @@ impl ConfigInspection {
         Ok(Self { merged: layers(file, environment, flags, dev).merge()?, dev })
     }
 
-    /// All problems in the settings for which the server would refuse to start. Files that they name are not checked.
+    /// All problems in the settings for which the server would refuse to start. The files that settings name are not checked.
     pub fn problems(&self) -> Vec<String> {
         match self.merged.read_or_list_errors::<Config>() {
             Ok(config) => Config { dev: self.dev, ..config }.problems(),
@@ -61,7 +61,7 @@ mod tests {
         let mut tested = 0;
         for key in keys {
             let inspection = inspect(&[(&key, marker)]);
-            // A number or a flag cannot have the marker as its value.
+            // Skip settings that are a number or a flag: the marker is a text.
             let Ok(config) = inspection.merged.read_or_list_errors::<Config>() else { continue };
             tested += 1;
             let is_visible = format!("{config:?}").contains(marker);

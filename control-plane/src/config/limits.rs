@@ -1,9 +1,9 @@
-//! `[connections]`, `[limits]`, `[quotas]` and `[registration]`: how much clients, persons, services and agents may have.
+//! `[connections]`, `[limits]`, `[quotas]` and `[registration]`: maximum numbers of connections, calls, objects and public agents.
 
 use serde::Deserialize;
 use std::{ops::RangeInclusive, time::Duration};
 
-/// Upper bound of all numbers here: the rate limiter stores the time of each call of the last minute in memory.
+/// Upper bound of all numbers in this module: the rate limiter keeps the time of each call of the last minute in memory.
 const MAX: u32 = 1_000_000;
 
 /// Bounds of the idle timeout, in seconds.
@@ -99,7 +99,7 @@ impl QuotaSettings {
 /// `[registration]`
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct RegistrationSettings {
-    /// How many agents may be registered without the token of a human user. 0: a registration needs a token.
+    /// How many agents may be registered without the token of a human user. 0: each registration needs such a token.
     pub public_agents: u32,
 }
 

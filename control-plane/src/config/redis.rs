@@ -78,7 +78,7 @@ impl RedisSettings {
             Some(_) => return Err(FORM),
         };
         let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        // `path` begins with its `/`, and `user` ends with its `@`, so that each host gets both as they are.
+        // `path` includes the `/` before it, and `user` the `@` after it, so that the URL of each host can contain both unchanged.
         let (authority, path) =
             rest.split_once('/').map_or((rest, ""), |(authority, _)| (authority, &rest[authority.len()..]));
         let (user, hosts) =
@@ -104,7 +104,7 @@ impl RedisSettings {
 
 impl RedisTarget {
     fn set_parameters(&mut self, parameters: &str) -> Result<(), &'static str> {
-        // Only the parameters of this URL matter: parsing it decodes them.
+        // We parse this URL only to decode the parameters, so its host does not matter.
         let url = Url::parse(&format!("redis://host?{parameters}")).map_err(|_| FORM)?;
         if url.fragment().is_some() {
             return Err(FORM);

@@ -5,7 +5,7 @@ use ipnet::IpNet;
 use serde::Deserialize;
 use std::{net::Ipv4Addr, net::Ipv6Addr, path::PathBuf, time::Duration};
 
-/// Maximum number of delivery attempts. The first one has no pause before it.
+/// Maximum number of attempts to deliver an event. `retry_seconds` has one pause less: there is none before the first attempt.
 const MAX_ATTEMPTS: usize = 100;
 
 /// Upper bound of `concurrency`.

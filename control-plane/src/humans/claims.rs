@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 /// Maximum length of `sub` in characters (OpenID Connect Core, section 2).
 const MAX_SUBJECT_LENGTH: usize = 255;
 
-/// Claims of other kinds of tokens, which issuers sign with the same keys: security events (such as logout tokens), and tokens that
-/// require proof of possession of a key.
+/// A token with one of these claims is for another purpose, although issuers sign it with the same keys: a security event (such as
+/// a logout token), or a token that requires proof of possession of a key.
 const FORBIDDEN_CLAIMS: [&str; 2] = ["events", "cnf"];
 
 /// The rules for the tokens of one issuer.
@@ -35,7 +35,7 @@ pub struct AdminClaim {
 pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -> Result<Human, Refusal> {
     let IssuerRules { issuer, audience, admin } = rules;
     let string_claim = |name| claims.get(name).and_then(Value::as_str);
-    // The operator who configures the issuer needs to know the problem. Only holders of its tokens can cause this line.
+    // Tell the operator who configured the issuer what is wrong. Only holders of a token of this issuer can cause the log line.
     let invalid = |problem: &str| {
         tracing::info!(%issuer, "a token of a human user is refused: {problem}");
         Refusal::from(Reason::HumanTokenInvalid)

@@ -1,7 +1,7 @@
 //! A JWK set (RFC 7517): parses the keys of an issuer and selects the key for a token.
 //!
-//! `jsonwebtoken` parses and decodes each JWK. It looks at the key itself only when it verifies a signature, so this module
-//! decides which keys are usable.
+//! `jsonwebtoken` parses and decodes each JWK, but checks the key itself only when it verifies a signature. So this module decides
+//! which keys are usable.
 
 use countersign_identity::Reason;
 use jsonwebtoken::{
@@ -37,7 +37,7 @@ struct VerificationKey {
 #[derive(Debug)]
 pub enum KeyMatch {
     Unique(Arc<DecodingKey>),
-    /// The set does not contain the key. A newer set may.
+    /// The set does not contain the key. A newer set of the issuer may contain it.
     Unknown,
     /// The key is for another algorithm than the token, or several keys match. Fetching the set again would not help.
     Unusable,
@@ -64,8 +64,8 @@ impl JwkSet {
         Ok(Self(usable))
     }
 
-    /// For key sets that an operator keeps in a file. An empty set more likely comes from a failed write than from an issuer
-    /// without keys, so we refuse it and keep the old keys.
+    /// Fails if a set, which an operator keeps in a file, has no usable key. Such a file more likely comes from a failed write than
+    /// from an issuer without keys, so the old keys stay in use.
     pub fn require_usable_key(self) -> Result<Self, &'static str> {
         if self.0.is_empty() { Err("contains no usable key: the keys in use stay in use") } else { Ok(self) }
     }
@@ -126,7 +126,7 @@ impl VerificationKey {
     }
 }
 
-/// Whether the issuer intends a key for verifying signatures of this algorithm. Members that are absent restrict nothing.
+/// Whether the issuer intends a key for verifying signatures of this algorithm. A member that the JWK lacks restricts nothing.
 fn is_for_verification(common: &CommonParameters, algorithm: Algorithm) -> bool {
     common.public_key_use.as_ref().is_none_or(|usage| *usage == PublicKeyUse::Signature)
         && common.key_operations.as_ref().is_none_or(|operations| operations.contains(&KeyOperations::Verify))
@@ -154,7 +154,7 @@ fn valid_rsa_key(n: &[u8], e: &[u8]) -> Option<DecodingKey> {
     is_valid.then(|| DecodingKey::from_rsa_raw_components(n, e))
 }
 
-/// Some issuers begin the numbers of an RSA key with zeros. The cryptography library would refuse them.
+/// Removes the zeros with which some issuers begin the numbers of an RSA key, because the cryptography library would refuse them.
 fn without_leading_zeros(number: &[u8]) -> &[u8] {
     &number[number.iter().take_while(|byte| **byte == 0).count()..]
 }

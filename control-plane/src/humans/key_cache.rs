@@ -36,7 +36,7 @@ const REFRESH_AFTER: Duration = Duration::from_mins(15);
 const MAX_AGE: Duration = Duration::from_hours(1);
 
 pub trait KeySource: Send + Sync + 'static {
-    /// Fetches all keys, in bounded time.
+    /// Fetches all keys of the issuer. Must end in bounded time, because requests wait for it.
     fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
 }
 
@@ -106,13 +106,13 @@ impl<S: KeySource> KeyCache<S> {
                 Lookup::Miss { .. } => {}
             }
             let fetch_lock = self.0.fetch_lock.clone().lock_owned().await;
-            // The previous holder of the lock may have fetched the key.
+            // While this request waited for the lock, another one may have fetched the key, so look it up again.
             let now = self.0.clock.since_boot();
             let Lookup::Miss { unknown_kid } = self.0.look_up(request) else { continue };
             if unknown_kid {
                 self.0.state().fetched_for_unknown_kid_at = Some(now);
             }
-            // The result of the fetch is in the cache. The task itself fails only if it panics.
+            // The task puts the result of the fetch into the cache, and fails only if it panics.
             if self.spawn_fetch(now, fetch_lock).await.is_err() {
                 return Err(Reason::HumanIssuerUnavailable.into());
             }
@@ -170,7 +170,7 @@ impl CacheState {
     fn look_up(&self, now: Duration, request: KeyRequest) -> Lookup {
         let KeyRequest { kid, algorithm, arrived_at } = request;
         let is_within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
-        // If the fetch began after the request arrived, its keys are current enough for the request, however long it took.
+        // Keys are current enough for a request if their fetch began after the request arrived, however long the fetch took.
         let is_younger = |age: Duration, began: Duration| began >= arrived_at || now.saturating_sub(began) < age;
         let usable = self.keys.as_ref().filter(|(_, began)| is_younger(MAX_AGE, *began));
         let Some((keys, began)) = usable else {
@@ -194,7 +194,7 @@ impl CacheState {
             // The keys were fetched after the request arrived, so another fetch would not help.
             KeyMatch::Unknown if *began >= arrived_at => Lookup::Rejected(Reason::HumanTokenInvalid),
             KeyMatch::Unknown if is_within(UNKNOWN_KID_INTERVAL, self.fetched_for_unknown_kid_at) => {
-                // If that fetch failed, the issuer may have the key nevertheless.
+                // If the last fetch for an unknown `kid` failed, the issuer may have the key, so we do not call the token invalid.
                 let fetch_failed = self.failed_at >= self.fetched_for_unknown_kid_at;
                 Lookup::Rejected(if fetch_failed { Reason::HumanIssuerUnavailable } else { Reason::HumanTokenInvalid })
             }

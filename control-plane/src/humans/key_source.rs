@@ -81,7 +81,7 @@ impl JwksClient {
         Ok(Self { http: ArcSwap::from_pointee(build_client(authorities)?), allow_http_on_loopback })
     }
 
-    /// Trusts other certificate authorities from the next fetch on. An invalid PEM file replaces nothing.
+    /// Trusts other certificate authorities from the next fetch on. If the PEM file is invalid, keeps the previous ones.
     pub fn replace_authorities(&self, authorities: &[u8]) -> Result<(), String> {
         self.http.store(Arc::new(build_client(Some(authorities))?));
         Ok(())

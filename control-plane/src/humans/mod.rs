@@ -67,7 +67,7 @@ pub struct Issuer {
 
 enum IssuerKeys {
     Fetched(KeyCache<KeyLocation>),
-    /// The keys in a file, which stay in use until the file has other usable ones.
+    /// The keys from a file. They stay in use until the file has a usable new set.
     OfFile(ArcSwap<JwkSet>),
 }
 

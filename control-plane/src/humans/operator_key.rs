@@ -19,7 +19,7 @@ use zeroize::Zeroizing;
 /// The `iss` of tokens that the operator key signs.
 pub(super) const ISSUER: &str = "urn:countersign:operator";
 
-/// The `aud` of tokens that the operator key signs. The value does not depend on the URL of the control plane.
+/// The `aud` of tokens that the operator key signs, the same for every URL of the control plane.
 const AUDIENCE: &str = "urn:countersign:control-plane";
 
 #[derive(Debug, thiserror::Error)]

@@ -8,8 +8,8 @@ use serde::Deserialize;
 /// Maximum length of a token in bytes.
 const MAX_TOKEN_LENGTH: usize = 16 * 1024;
 
-/// Accepted values of the header `typ`: ID tokens and access tokens (RFC 9068). `typ` may be absent. Issuers sign other tokens,
-/// such as logout tokens, with the same keys for other purposes.
+/// Accepted values of the header `typ`: ID tokens and access tokens (RFC 9068). `typ` may be absent. We refuse other types, because
+/// issuers sign tokens for other purposes, such as logout tokens, with the same keys.
 const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
 /// A well-formed token whose signature is not verified.
@@ -55,7 +55,7 @@ fn has_accepted_type(header: &Header) -> bool {
     ACCEPTED_TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
 }
 
-/// Refuses header members that change how the payload is read. Ignores members that name a key (`jku`, `jwk`, `x5c`, ...): some
+/// False if a header member changes how the payload must be read. Ignores members that name a key (`jku`, `jwk`, `x5c`, ...): some
 /// issuers send them, but we only use keys from the issuer's JWK set.
 fn has_plain_payload(header: &Header) -> bool {
     let encoded = header.enc.is_some() || header.zip.is_some() || header.extras.inner().contains_key("b64");

@@ -70,7 +70,7 @@ impl MasterKey {
     /// Creates a file with the key, with mode 0600. Fails if the file exists.
     pub fn create_file(&self, path: &Path) -> Result<(), MasterKeyError> {
         let text = Zeroizing::new(hex::encode(self.0.as_ref()));
-        // Another process would generate another key, so it uses another temporary file.
+        // Each process that starts at the same time has generated a key of its own, so it needs a temporary file of its own.
         let temporary = with_suffix(path, &format!("-{}", self.fingerprint()));
         let file_error = |error| MasterKeyError::File { path: path.display().to_string(), error };
         create_secret(path, &temporary, text.as_bytes()).map_err(file_error)

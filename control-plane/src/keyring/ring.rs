@@ -23,15 +23,16 @@ pub struct MasterKeyRing {
 }
 
 /// A secret, encrypted with each configured master key: pairs of the key's fingerprint and the encrypted secret, as hex. We encrypt
-/// before the transaction that stores the secret, and only this transaction knows which master key is current.
+/// with all keys, because only the later transaction that stores the secret knows which master key is current.
 pub struct SealedSecret(Vec<(String, String)>);
 
 /// The result of encrypting a stored secret with the key of `secrets.master_key`.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resealed {
-    /// The secret was already encrypted with this key.
+    /// The secret was already encrypted with the key of `secrets.master_key`.
     Unchanged,
-    /// The secret was encrypted with a previous master key. Contains the secret encrypted with this key, as hex.
+    /// The secret was encrypted with a previous master key. Contains the new encryption with the key of `secrets.master_key`, as
+    /// hex.
     Changed(String),
     /// No configured master key decrypts the secret.
     Unreadable,
@@ -53,7 +54,7 @@ impl MasterKeyRing {
         self.previous.iter().map(MasterKey::fingerprint).collect()
     }
 
-    /// Whether the master key with a fingerprint is configured.
+    /// Whether a master key with this fingerprint is configured.
     pub fn contains(&self, fingerprint: &str) -> bool {
         self.keys().any(|key| key.fingerprint() == fingerprint)
     }

@@ -27,7 +27,7 @@ use std::sync::{
 };
 use zeroize::Zeroizing;
 
-/// How many new keys one transaction needs at most. The first transaction of a deployment needs a signing key and a next key.
+/// How many new signing keys one transaction needs at most: in a new deployment, the current and the next key.
 const KEYS_PER_TRANSACTION: usize = 2;
 
 /// Maximum number of attempts to load the signing key. An attempt fails if the key is revoked between two reads.
@@ -126,7 +126,7 @@ impl Keyring {
             }
             let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
             // If somebody revokes the key after we read the key ring, its private key is missing: at READ COMMITTED, PostgreSQL
-            // shows a concurrent commit within the running transaction. Then we read the ring again.
+            // shows a concurrent commit within the running transaction. In this case, we read the ring again.
             if let Some(sealed) = signing_keys::find_sealed_private(conn, &key.kid).await? {
                 let signer = Arc::new(self.open(key, &sealed)?);
                 *self.lock_cache() = Some(signer.clone());
@@ -178,7 +178,7 @@ impl Keyring {
     }
 
     fn lock_cache(&self) -> MutexGuard<'_, Option<Arc<TokenSigner>>> {
-        // We replace the cached key as a whole, so it is valid even if a thread panicked while it held the lock.
+        // The cached key is replaced as a whole, so it is valid even if a thread panicked while holding the lock.
         self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

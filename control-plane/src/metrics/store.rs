@@ -20,7 +20,7 @@ label_values! {
         Read = "read",
         /// A write transaction was committed.
         Committed = "committed",
-        /// A write transaction was rolled back, intentionally or after another error.
+        /// A write transaction was rolled back, intentionally or after an error without an outcome of its own.
         RolledBack = "rolled_back",
         /// A write transaction was rolled back because the disk is full or fails, or the database is read-only.
         Unwritable = "unwritable",

@@ -20,7 +20,7 @@ pub struct SyncMetrics {
     pub propagation: Histogram,
     /// Sidecars that have no stream to any control plane, and may still decide because their data is fresh enough.
     pub silent_sidecars: IntGauge,
-    /// When the oldest change was made that is not in force at all sidecars yet, in Unix seconds; 0 if there is none.
+    /// When the oldest change was made that some sidecar may not have applied yet, in Unix seconds; 0 if there is none.
     pub oldest_unconfirmed_change: Gauge,
 }
 

@@ -21,7 +21,7 @@ impl WebhookMetrics {
     const DELIVERED: &str = "delivered";
     const DEAD: &str = "dead";
 
-    /// `failures` are the other values of the label `result` of attempts.
+    /// `failures`: the values of the label `result` for failed attempts.
     pub(super) fn new(factory: &MetricFactory, failures: &[&str]) -> prometheus::Result<Self> {
         let attempt_results = [OK].into_iter().chain(failures.iter().copied());
         let attempts =

@@ -1,11 +1,13 @@
 //! Records the streams of this control plane in the database.
 //!
-//! New streams are recorded at once, many in one transaction, because their sidecars wait for it. Ends of streams follow within about
-//! [`INTERVAL`]. We write the progress of open streams only while other control planes run, because only they read it. A row holds the
-//! whole state of a stream. So we can write it again after a failure, or when we do not know whether the commit happened.
+//! New streams are recorded at once, many in one transaction, because we answer no ping of their sidecars before that. The end of a
+//! stream is recorded within about [`INTERVAL`]. We write the progress of open streams only while other control planes run, because
+//! only they read it. A row holds the whole state of a stream. So we can write a row again after a failure, or when we do not know
+//! whether the commit happened.
 //!
-//! All changes up to the *distributed* revision are in the queues of our streams. Invariant: we write this revision only together with
-//! the progress of all our streams at it. Otherwise, others would think that a sidecar has a change that is still in its queue.
+//! All changes up to the *distributed* revision are in the queues of our streams. Invariant: when the database has this revision,
+//! it also has the progress of all our streams at this revision. Otherwise, other control planes would think that a sidecar has
+//! applied a change that is still in its queue.
 
 use super::{
     Sidecars,
@@ -34,16 +36,17 @@ const INTERVAL: Duration = Duration::from_millis(250);
 /// We pause four times as long as the last write of ends and progress took, so that requests get most of the database.
 const PAUSE_FACTOR: u32 = 4;
 
-/// The shortest pause: new streams wake us at any time. It is below [`INTERVAL`], so that we skip no interval after a fast write.
+/// The shortest pause after a write of ends and progress, because new streams wake us at any time. It is below [`INTERVAL`], so
+/// that we skip no interval after a fast write.
 const MIN_PAUSE: Duration = Duration::from_millis(125);
 
 /// The interval at which a control plane that stops looks whether all its streams have ended.
 const STOP_INTERVAL: Duration = Duration::from_millis(25);
 
-/// The interval at which we write that we run, if there is nothing else to write.
+/// Maximum time between two writes of our own row. Without them, other control planes would conclude that we were killed.
 const SEEN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The same interval if the distributed revision has grown: other control planes may wait for it.
+/// Maximum time between two writes of our own row while the distributed revision grows: other control planes may wait for it.
 const NEWS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The largest number of streams in one transaction.
@@ -83,7 +86,7 @@ struct Written {
 /// A transaction that failed.
 struct Failure {
     error: StoreError,
-    /// Whether the database may have committed it nevertheless.
+    /// Whether the database may have committed the transaction nevertheless.
     is_unknown: bool,
 }
 
@@ -139,7 +142,7 @@ impl Journal {
     /// Writes new streams, and if asked to, ends and progress of streams, in transactions of at most [`MAX_BATCH`] streams.
     pub(super) async fn write(&mut self, with_ends_and_progress: bool) {
         let with_progress = with_ends_and_progress && self.sidecars.has_peers();
-        // We read the revision first: the progress that we read after it accounts for all changes up to it.
+        // Read the distributed revision before the progress of the streams, so that the progress accounts for all changes up to it.
         let distributed = if with_progress { self.sidecars.distributed() } else { self.published };
         let name = self.sidecars.name();
         let selection = Selection { with_ends: with_ends_and_progress, with_progress };
@@ -148,7 +151,7 @@ impl Journal {
         let mut replacements = self.sidecars.streams().replacements(max_replacements);
         loop {
             let rest = streams.split_off(streams.len().min(MAX_BATCH));
-            // Only the last batch may publish the revision. Until then, the database lacks the progress of some streams.
+            // Only the last batch may publish the revision, because until then the database lacks the progress of some streams.
             let distributed = if rest.is_empty() { distributed } else { self.published };
             let batch = Batch { streams, replacements, distributed };
             let is_empty = batch.streams.is_empty() && batch.replacements.is_empty();
@@ -169,7 +172,7 @@ impl Journal {
         }
     }
 
-    /// Whether to write although no stream has changed: the interval is over, or a killed control plane left streams that we must end.
+    /// Whether to write although no stream has changed: our own row must be renewed, or a killed control plane left streams to end.
     fn is_due(&self, has_news: bool) -> bool {
         let interval = if has_news { NEWS_INTERVAL } else { SEEN_INTERVAL };
         let now = self.since_boot();
@@ -223,7 +226,7 @@ impl Journal {
         let killed: Vec<_> = self.peers.killed(self.since_boot()).collect();
         let begins_commit = AtomicBool::new(false);
         let work = async |mut tx: WriteTransaction| {
-            // The store may run this work again.
+            // The store may run this work several times, so clear what an earlier run has set.
             begins_commit.store(false, Ordering::SeqCst);
             let (now, conn) = (self.sidecars.0.clock.now(), tx.conn());
             let control_plane = ControlPlane { id: name, seen_at: now, distributed: batch.distributed };
@@ -264,7 +267,7 @@ impl Journal {
     }
 }
 
-/// The row of a stream. An ended stream gets the end `now`: it ended then, or before.
+/// The row of a stream. If the stream has ended, `now` becomes its end, which is never too early.
 fn record_of(unwritten: &Unwritten, control_plane: &str, now: Timestamp) -> RecordedSidecar {
     let Unwritten { stream, progress, phase, .. } = unwritten;
     RecordedSidecar {

@@ -1,11 +1,11 @@
 //! The sidecars that follow this deployment: which there are, and which revision is in force at each.
 //!
-//! [`Sidecars`] has the streams of this control plane in memory. [`Journal`] records them in the database, so that every control plane
-//! knows the streams of all others, and none is lost in a restart. `sync` reports what its streams do, and `operations` asks for
-//! receipts. This module depends on `domain` and `store`.
+//! [`Sidecars`] has the streams of this control plane in memory. [`Journal`] records them in the database, so that every control
+//! plane knows the streams of all others, and no stream is lost in a restart. `sync` reports what its streams do, and `operations`
+//! asks for receipts: at which sidecars a change is in force. This module depends on `domain` and `store`.
 //!
-//! We *confirm* a sidecar by answering its ping. It *may decide* until its last confirmation is `max_staleness` old. Receipts rely on
-//! these rules, so the rows alone tell how long sidecars may decide. The streams in memory also tell with which data.
+//! We *confirm* a sidecar by answering its ping. It *may decide* until its last confirmation is `max_staleness` old. With the
+//! following rules, the rows alone tell how long sidecars may decide. The streams in memory also tell with which data.
 //! - Each process of a sidecar that may decide has a row in the database. The row is *open* while the process may have a stream.
 //! - We confirm a process only while its row is open under our name. If other control planes conclude that we were killed, they end
 //!   our rows and delete our name. So we read whether the name is still there before we confirm.
@@ -42,7 +42,7 @@ use tokio::sync::Notify;
 /// How many rows we read at once.
 const ROWS_PER_READ: i64 = 1000;
 
-/// How many receipts we read at the same time. Each owner of services gets only one at a time.
+/// How many receipts we compute at the same time. Each owner of services gets only one at a time.
 const MAX_RECEIPTS: usize = 2;
 
 /// The sidecars of all control planes.
@@ -97,7 +97,7 @@ impl Sidecars {
 
     /// Whether a revision is in force at all sidecars of a service that have an open stream at this control plane.
     pub fn is_in_force_here(&self, service: ServiceId, revision: Revision) -> bool {
-        // We read the revision first: the streams that we read after it know all changes up to it.
+        // Read the distributed revision before the streams, which then account for all changes up to this revision.
         let distributed = self.distributed();
         distributed >= revision
             && !self.streams().of_service(service).any(|stream| stream.may_lack(revision, distributed))
@@ -118,7 +118,7 @@ impl Sidecars {
             None => sidecars::next_service(self.0.store.read().await?.conn(), None).await?,
         };
         while let Some(current) = next {
-            // One transaction per service is enough: a process replaces only processes of its own service.
+            // A transaction for each service is enough, because a process takes over the copy only of a process of its own service.
             let mut read = self.0.store.read().await?;
             self.add_sidecars(&mut read, current, &mut receipt).await?;
             next = if service.is_none() && receipt.is_complete() {
@@ -151,9 +151,9 @@ impl Sidecars {
         }
     }
 
-    /// The sidecar of a row: as its stream says if the stream is ours, and else as the row says.
+    /// Describes the sidecar of a row by the state of its stream, if this control plane has the stream, and else by the row.
     fn describe(&self, row: RecordedSidecar) -> Sidecar {
-        // We read the revision first: the stream that we read after it knows all changes up to it.
+        // Read the distributed revision before the stream, which then accounts for all changes up to this revision.
         let distributed = self.distributed();
         let stream = self.streams().of_row(&row, &self.name());
         let RecordedSidecar { identity, connected_at, progress, confirmed_at, ended_at, max_staleness, .. } = row;
@@ -173,7 +173,7 @@ impl Sidecars {
                 sidecar.refuses_by = Some(ended_at.saturating_add(max_staleness).saturating_add(CLOCK_MARGIN));
             }
             (None, None) => {
-                // Another control plane may confirm it at any time. `row.distributed` is `None` if that control plane was killed.
+                // Another control plane may confirm the sidecar at any time. `row.distributed` is `None` if that one was killed.
                 sidecar.is_connected = row.distributed.is_some();
                 sidecar.in_force = progress.in_force(row.distributed.unwrap_or_default());
                 sidecar.refuses_by = Some(self.0.clock.now().saturating_add(max_staleness));
@@ -200,8 +200,8 @@ impl Sidecars {
         sidecars::count_silent(self.0.store.read().await?.conn(), since, limit).await
     }
 
-    /// Whether the database has our name. If not, the caller must not confirm sidecars: others have concluded that we were killed, or we
-    /// have not written the name yet. Then this wakes the journal, which records our streams, in the first case under a new name.
+    /// Whether the database has our name. If not, the caller must not confirm sidecars, and this wakes the journal, which records
+    /// our streams. Either we have not written our name yet, or others have concluded that we were killed, and we need a new name.
     pub async fn is_registered(&self, read: &mut ReadTransaction) -> Result<bool, StoreError> {
         let is_registered = sidecars::is_registered(read.conn(), &self.name()).await?;
         if !is_registered {
@@ -214,7 +214,7 @@ impl Sidecars {
         Arc::clone(&self.0.name.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Call when others have deleted our name. Until our streams are recorded under the new name, we do not confirm their sidecars.
+    /// Call when other control planes have deleted our name. We confirm no sidecar until its stream is recorded under the new name.
     fn take_new_name(&self) {
         *self.0.name.lock().unwrap_or_else(PoisonError::into_inner) = random_name(&*self.0.rng);
     }

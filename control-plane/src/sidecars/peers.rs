@@ -18,7 +18,7 @@ struct ReadPeer {
 }
 
 impl Peers {
-    /// Takes the rows that were read at `now`.
+    /// Replaces the known rows of other control planes by those that were read at `now`.
     pub(super) fn read(&mut self, peers: Vec<Peer>, now: Duration) {
         let mut earlier = std::mem::take(&mut self.0);
         for peer in peers {
@@ -28,7 +28,7 @@ impl Peers {
         }
     }
 
-    /// Control planes that have written nothing for too long.
+    /// Control planes whose row has not changed for [`CONTROL_PLANE_TIMEOUT`].
     pub(super) fn killed(&self, now: Duration) -> impl Iterator<Item = &Peer> {
         let is_killed = move |read: &&ReadPeer| now.saturating_sub(read.unchanged_since) >= CONTROL_PLANE_TIMEOUT;
         self.0.values().filter(is_killed).map(|read| &read.peer)

@@ -11,7 +11,7 @@ use std::{
     sync::Arc,
 };
 
-/// The sidecars of this control plane, until they refuse all requests by themselves.
+/// The sidecars that have a stream to this control plane, or had one and may still decide.
 #[derive(Default)]
 pub(super) struct Streams(HashMap<ServiceId, BTreeMap<SidecarInstance, Process>>);
 
@@ -24,11 +24,11 @@ struct Process {
 /// What we know of the row of a process in the database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Row {
-    /// This control plane has written none.
+    /// This control plane has written no row.
     Missing,
     /// We do not know: a transaction is writing the row or has failed, or another control plane may have written it.
     Unknown,
-    /// It is open.
+    /// The row is open.
     Open {
         /// The name of this control plane in the row.
         control_plane: Arc<str>,
@@ -37,11 +37,11 @@ pub(super) enum Row {
         /// The progress in the row.
         progress: SidecarProgress,
     },
-    /// It has ended. The stream in memory tells more exactly than the row how long the sidecar may decide.
+    /// The row has ended. The stream in memory tells more exactly than the row how long the sidecar may decide.
     Ended,
 }
 
-/// A stream that must be written.
+/// A stream whose row must be written.
 pub(super) struct Unwritten {
     pub(super) stream: Arc<StreamStatus>,
     pub(super) progress: SidecarProgress,
@@ -61,7 +61,7 @@ pub(super) struct Selection {
 }
 
 impl Unwritten {
-    /// Whether the sidecar refuses all requests now that the stream has ended: it has left, or was never confirmed.
+    /// Whether the stream has ended and its sidecar refuses all requests: the sidecar has said so, or was never confirmed.
     pub(super) fn decides_no_more(&self) -> bool {
         match self.phase {
             Phase::InUse => false,
@@ -85,13 +85,13 @@ impl Streams {
     /// The stream that a row describes, if the row is of this control plane under its current `name`.
     pub(super) fn of_row(&self, row: &RecordedSidecar, name: &str) -> Option<Arc<StreamStatus>> {
         let stream = &self.0.get(&row.identity.service)?.get(&row.identity.instance)?.stream;
-        // While the row is open, the process may have a later stream here that we have not written yet.
+        // An open row also stands for a later stream of the same process that we have not written yet.
         let is_of_row = row.control_plane == name && (row.ended_at.is_none() || row.stream == stream.number);
         is_of_row.then(|| Arc::clone(stream))
     }
 
-    /// Adds a stream, in place of an earlier one of its process. Does nothing if the process already has a later stream, so this one gets
-    /// no confirmation.
+    /// Adds a stream, in place of an earlier one of its process. Does nothing if the process already has a later stream: on the
+    /// earlier one, we do not confirm the sidecar.
     pub(super) fn insert(&mut self, stream: Arc<StreamStatus>) {
         let of_service = self.0.entry(stream.identity.service).or_default();
         match of_service.entry(stream.identity.instance) {
@@ -104,7 +104,7 @@ impl Streams {
                     return;
                 }
                 let earlier = std::mem::replace(&mut process.stream, stream).number;
-                // An ended row counts as none, so that this stream is written before it is confirmed.
+                // Treat an ended row as missing, so that the new stream is written before its sidecar is confirmed.
                 if process.row == Row::Ended {
                     process.row = Row::Missing;
                 } else if !process.continues(earlier) && process.row != Row::Missing {
@@ -122,7 +122,8 @@ impl Streams {
         })
     }
 
-    /// Takes the streams whose rows we must write under our `name`. Removes ended streams without a row, and expired ones.
+    /// Takes the streams whose rows we must write under our `name`. Removes ended streams that have no row, or whose sidecar
+    /// refuses all requests by now.
     pub(super) fn take_unwritten(&mut self, name: &Arc<str>, selection: Selection) -> Vec<Unwritten> {
         let mut unwritten = Vec::new();
         for of_service in self.0.values_mut() {
@@ -138,7 +139,7 @@ impl Streams {
                     if has_ended { selection.with_ends } else { process.must_be_written(name, progress, selection) };
                 if must_write {
                     let row = process.row.clone();
-                    // A write of progress leaves an open row open.
+                    // Writing only progress cannot end an open row, so we still know that the row is open.
                     if has_ended || row == Row::Missing {
                         process.row = Row::Unknown;
                     }
@@ -151,7 +152,7 @@ impl Streams {
         unwritten
     }
 
-    /// Up to `limit` streams that say that a previous process has ended, if the database may still have a row of this process.
+    /// Up to `limit` streams whose sidecar has said that its previous process has ended, if that process may still have a row.
     pub(super) fn replacements(&self, limit: usize) -> Vec<Arc<StreamStatus>> {
         let streams = self.0.values().flat_map(BTreeMap::values).map(|process| &process.stream);
         streams.filter(|stream| stream.process_to_forget().is_some()).take(limit).map(Arc::clone).collect()
@@ -178,7 +179,7 @@ impl Streams {
         }
     }
 
-    /// Call when a stream was certainly not written. What we knew of its row is true again.
+    /// Call when a stream was certainly not written: what we knew of its row before is still true.
     pub(super) fn not_written(&mut self, Unwritten { stream, row, .. }: Unwritten) {
         let of_service = self.0.get_mut(&stream.identity.service);
         let process = of_service.and_then(|of_service| of_service.get_mut(&stream.identity.instance));
@@ -189,8 +190,8 @@ impl Streams {
 }
 
 impl Process {
-    /// Whether the newest stream has this number, or the next one. Then the process had no stream elsewhere in between, so no other
-    /// control plane has written its row.
+    /// Whether the newest stream has this number, or the next one. If so, the process had no stream to another control plane in
+    /// between, so no other control plane has written its row.
     fn continues(&self, number: i64) -> bool {
         self.stream.number <= number.saturating_add(1)
     }

@@ -13,11 +13,11 @@ use tokio::sync::Notify;
 /// We cut the release that a sidecar states to this number of bytes.
 const MAX_RELEASE: usize = 64;
 
-/// For how long we try to delete the row of a previous process. This works only after the end of its stream. If the control plane of
-/// the stream was killed, another one ends the stream, but only after 30 seconds.
+/// For how long we try to delete the row of the previous process, which we can do only when the last stream of that process has
+/// ended. If the control plane of that stream was killed, another one ends the stream after 30 seconds.
 const FORGET_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// What a sidecar says when it opens a stream.
+/// What a sidecar says of itself when it opens a stream.
 pub struct NewStream {
     /// The process.
     pub identity: SidecarIdentity,
@@ -25,7 +25,7 @@ pub struct NewStream {
     pub number: i64,
     /// Whether the sidecar has a view.
     pub has_view: bool,
-    /// The process from which this one has taken over the copy on disk. The sidecar says that it has ended.
+    /// The earlier process of the sidecar whose copy on disk this process has taken over. The sidecar guarantees that it has ended.
     pub previous: Option<SidecarInstance>,
     /// When its last confirmation is this old, the sidecar refuses all requests.
     pub max_staleness: Duration,
@@ -58,7 +58,7 @@ struct State {
     reported_at: Option<Timestamp>,
     /// The newest revision of a message that we sent. When the sidecar reports it, it has applied everything that we sent.
     sent: Revision,
-    /// All changes up to this revision are in messages that we sent.
+    /// Of all changes up to this revision, we have sent those that concern the sidecar.
     covered: Revision,
     /// The newest revision of the changes in the queue of the stream.
     queued: Revision,
@@ -66,7 +66,7 @@ struct State {
     is_behind: bool,
     /// How many more reports the sidecar may send: one for each message that we sent.
     reports_left: u32,
-    /// The latest possible time of the sidecar's last confirmation, since boot. `None`: it has none.
+    /// The latest possible time of the sidecar's last confirmation, since boot. `None`: the sidecar was never confirmed.
     confirmed_by: Option<Duration>,
     /// See [`NewStream::previous`].
     previous: Option<SidecarInstance>,
@@ -79,9 +79,9 @@ struct State {
 pub(super) enum Phase {
     /// The stream is open.
     InUse,
-    /// The stream has ended. The sidecar may decide with its data for a while.
+    /// The stream has ended, but the sidecar may decide with its data for a while.
     Ended,
-    /// The sidecar has said that it decides no more.
+    /// The sidecar has said that it no longer decides.
     Left,
 }
 
@@ -103,7 +103,7 @@ impl OpenStream {
         Arc::clone(&self.status)
     }
 
-    /// Waits until the database has the stream; if the process has a later stream, forever. Do not confirm the sidecar before.
+    /// Waits until the stream is recorded; do not confirm the sidecar before. Never returns if the process has a later stream here.
     pub async fn record(&self) {
         self.sidecars.streams().insert(self.status());
         while !self.may_be_confirmed() {
@@ -112,7 +112,7 @@ impl OpenStream {
         }
     }
 
-    /// Whether the sidecar may get a confirmation.
+    /// Whether the sidecar may be confirmed: its pings may be answered.
     pub fn may_be_confirmed(&self) -> bool {
         self.sidecars.streams().may_be_confirmed(&self.status, &self.sidecars.name())
     }
@@ -126,7 +126,7 @@ impl Drop for OpenStream {
 
 impl State {
     fn progress(&self) -> SidecarProgress {
-        // A sidecar that has applied all our messages lacks no change up to `covered`: the others do not concern it.
+        // A sidecar that has applied all our messages lacks no change up to `covered`: other changes do not concern the sidecar.
         let has_all = self.reported >= self.sent;
         SidecarProgress {
             applied: if has_all { self.reported.max(self.covered) } else { self.reported },
@@ -143,7 +143,7 @@ impl StreamStatus {
         release.retain(|character| !character.is_control());
         release.truncate(release.floor_char_boundary(MAX_RELEASE));
         release.shrink_to_fit();
-        // An earlier stream of the process may have confirmed its view just now.
+        // We assume the worst: on an earlier stream, the sidecar may have been confirmed just now.
         let confirmed_by = (has_view || number > 1).then(|| clock.since_boot());
         let previous = previous.filter(|previous| *previous != identity.instance);
         Self {
@@ -184,28 +184,28 @@ impl StreamStatus {
         }
     }
 
-    /// Call when the sidecar says that it decides no more.
+    /// Call when the sidecar says that it no longer decides.
     pub fn leave(&self) {
         self.end(Phase::Left);
     }
 
-    /// Call when the sidecar resumes at the revision of its view. It decides with this revision for certain only when it reports it.
+    /// Call when the sidecar resumes at the revision of its view. Only its first report shows that it decides with this view.
     pub fn resumes_at(&self, revision: Revision) {
         let mut state = self.state();
         (state.sent, state.covered) = (revision, revision);
     }
 
-    /// Call when later changes do not get into the queue of the stream any more, until it catches up.
+    /// Call when the change feed stops putting new changes into the queue of the stream.
     pub fn falls_behind(&self) {
         self.state().is_behind = true;
     }
 
-    /// Call when all later changes get into the queue of the stream.
+    /// Call when the stream lacks only changes that are in its queue, and the change feed will put all new ones there.
     pub fn catches_up(&self) {
         self.state().is_behind = false;
     }
 
-    /// Call before changes up to a revision get into the queue of the stream.
+    /// Call before the change feed puts changes up to a revision into the queue of the stream.
     pub fn queues(&self, revision: Revision) {
         let mut state = self.state();
         state.queued = state.queued.max(revision);
@@ -230,7 +230,7 @@ impl StreamStatus {
         self.state().confirmed_by = Some(now);
     }
 
-    /// Call when the sidecar reports that it decides with all changes up to a revision. It will not go back to older data.
+    /// Call when the sidecar reports that it decides with all changes up to a revision. It never returns to older data.
     pub fn report(&self, revision: Revision) -> Result<(), NotSent> {
         let mut state = self.state();
         state.reports_left = state.reports_left.checked_sub(1).ok_or(NotSent)?;
@@ -254,14 +254,15 @@ impl StreamStatus {
         self.state().previous = None;
     }
 
-    /// Whether the sidecar of this ended stream refuses all requests by now, even by the clock of another control plane.
+    /// Whether the sidecar of this ended stream refuses all requests by now, even for a control plane whose clock is behind. A
+    /// sidecar that was never confirmed counts as confirmed at boot.
     pub(super) fn has_expired(&self) -> bool {
         let confirmed_by = self.state().confirmed_by.unwrap_or_default();
         let age = self.clock.since_boot().saturating_sub(confirmed_by);
         age >= self.max_staleness + CLOCK_MARGIN * 2
     }
 
-    /// The latest possible time of the sidecar's last confirmation, by the wall clock. `None`: it has none.
+    /// The latest possible time of the sidecar's last confirmation, by the wall clock. `None`: the sidecar was never confirmed.
     pub(super) fn confirmed_by(&self) -> Option<Timestamp> {
         let confirmed_by = self.state().confirmed_by?;
         Some(self.clock.now().saturating_sub(self.clock.since_boot().saturating_sub(confirmed_by)))
@@ -271,21 +272,21 @@ impl StreamStatus {
         self.state().progress()
     }
 
-    /// The revision in force at the sidecar.
+    /// The revision in force at the sidecar. `distributed`: all changes up to this revision are in the queues of the streams that
+    /// they concern.
     pub(super) fn in_force(&self, distributed: Revision) -> Revision {
         self.progress().in_force(distributed)
     }
 
-    /// Whether the stream is open, and its sidecar may lack a revision. `distributed`: all changes up to this revision are in the queues
-    /// of the streams that they concern.
+    /// Whether the stream is open, and its sidecar may lack a revision. `distributed`: see [`Self::in_force`].
     pub(super) fn may_lack(&self, revision: Revision, distributed: Revision) -> bool {
         self.phase() == Phase::InUse && self.in_force(distributed) < revision
     }
 
-    /// Replaces the values of the row by those of the stream.
+    /// Replaces the values in `sidecar`, which come from its row, by those of the stream.
     pub(super) fn describe(&self, sidecar: &mut Sidecar, distributed: Revision) {
         let confirmed_by = self.confirmed_by();
-        // The row may still have an earlier stream.
+        // The row may still describe an earlier stream of the same process.
         (sidecar.identity, sidecar.connected_at) = (self.identity.clone(), self.connected_at);
         sidecar.is_connected = self.phase() == Phase::InUse;
         sidecar.in_force = self.in_force(distributed);

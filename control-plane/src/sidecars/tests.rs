@@ -37,7 +37,7 @@ const PROCESS: SidecarInstance = SidecarInstance::from_bytes([1; 16]);
 #[derive(Default)]
 struct MachineClock {
     seconds: AtomicI64,
-    /// How far the wall clock is ahead, in seconds.
+    /// How many seconds the wall clock is ahead of the time since boot.
     ahead: AtomicI64,
 }
 
@@ -82,7 +82,7 @@ impl Deployment {
         Self { _folder: folder, clock, store }
     }
 
-    /// A control plane on the same machine.
+    /// Starts a control plane with the clock of the deployment.
     fn start(&self) -> ControlPlane {
         self.start_at(&self.clock)
     }
@@ -113,7 +113,7 @@ impl ControlPlane {
         self.journal.write(true).await;
     }
 
-    /// Opens a stream of the process that resumes at a revision, and begins to record it.
+    /// Opens a stream of [`PROCESS`], which resumes at the revision `resumed`, and begins to record it.
     async fn open(&mut self, number: i64, resumed: Option<Revision>) -> OpenStream {
         let stream = self.open_of(PROCESS, number, resumed);
         self.record(std::slice::from_ref(&stream)).await;
@@ -126,7 +126,7 @@ impl ControlPlane {
         let (_recorded, ()) = tokio::join!(timeout(Duration::from_millis(1), records), self.write());
     }
 
-    /// A stream of a process that is not recorded. The sidecar has reported the data with which it resumes.
+    /// Opens a stream, but does not record it. The sidecar has reported the data with which it resumes.
     fn open_of(&self, process: SidecarInstance, number: i64, resumed: Option<Revision>) -> OpenStream {
         let max_staleness = Duration::from_secs(STALENESS.unsigned_abs());
         let new = NewStream { number, has_view: resumed.is_some(), max_staleness, ..NewStream::for_tests(process) };
@@ -157,7 +157,7 @@ impl ControlPlane {
     }
 }
 
-/// The longest time after the end of a stream, or after a change, for which a sidecar counts.
+/// For how many seconds after the end of its stream, or after the change, a receipt counts a sidecar at most.
 fn longest_wait() -> i64 {
     STALENESS + i64::try_from(CLOCK_MARGIN.as_secs()).unwrap()
 }
@@ -209,7 +209,7 @@ async fn stream_that_was_given_up_before_it_was_recorded_leaves_no_row() {
     assert!(control_plane.sidecars.streams().have_ended());
 }
 
-/// A control plane confirms its sidecars until it is killed, even while it cannot write this.
+/// A control plane confirms its sidecars until it is killed, even while the database accepts no writes.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_counts_since_its_control_plane_was_found_killed() {
     let deployment = Deployment::new().await;
@@ -239,7 +239,7 @@ async fn sidecar_counts_since_its_control_plane_was_found_killed() {
     assert_eq!((receipt.expired, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// The next control plane records the sidecar as soon as it reconnects, whatever the row of the killed one says.
+/// When the sidecar reconnects, the next control plane records it at once, although its row still names the killed control plane.
 #[tokio::test(flavor = "multi_thread")]
 async fn receipt_is_complete_when_the_sidecar_of_a_killed_control_plane_reconnects() {
     let deployment = Deployment::new().await;
@@ -255,7 +255,7 @@ async fn receipt_is_complete_when_the_sidecar_of_a_killed_control_plane_reconnec
     assert_eq!((receipt.sidecars, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// A process that takes over a copy names the process before it, whose stream an unresponsive control plane may still have to end.
+/// A process that takes over a copy on disk names the previous process, whose stream may still be open at another control plane.
 #[tokio::test(flavor = "multi_thread")]
 async fn earlier_process_is_forgotten_when_its_stream_has_ended() {
     let deployment = Deployment::new().await;
@@ -307,7 +307,7 @@ async fn suspended_control_plane_confirms_nothing_until_it_has_recorded_its_stre
     assert!(other.receipt(revision(66)).await.is_complete());
 }
 
-/// Only the clock of the process that reads tells how long another one has written nothing.
+/// A control plane measures with its own clock for how long another one has written nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn control_plane_with_another_clock_is_not_taken_for_killed() {
     let deployment = Deployment::new().await;
@@ -327,7 +327,7 @@ async fn control_plane_with_another_clock_is_not_taken_for_killed() {
     }
 }
 
-/// The age of a confirmation counts since boot.
+/// The age of a confirmation is measured since boot, so a jump of the wall clock does not matter.
 #[tokio::test(flavor = "multi_thread")]
 async fn jump_of_the_wall_clock_does_not_make_a_connected_sidecar_refuse() {
     let deployment = Deployment::new().await;
@@ -343,7 +343,7 @@ async fn jump_of_the_wall_clock_does_not_make_a_connected_sidecar_refuse() {
     assert_eq!((receipt.expired, receipt.is_complete()), (1, true), "{receipt:?}");
 }
 
-/// A sidecar that had a stream here before may continue during an outage. After a restart, its row still counts for long enough.
+/// A sidecar that had a stream to the control plane before is still confirmed in an outage; after a restart, its row still counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_that_reconnects_in_an_outage_continues_and_is_recorded_later() {
     let deployment = Deployment::new().await;
@@ -395,7 +395,7 @@ async fn all_recorded_sidecars_continue_in_an_outage_however_many_there_are() {
     assert_eq!((receipt.sidecars, receipt.enforced), (300, 300));
 }
 
-/// A revision can be ahead of all clocks, after a restore or a jump.
+/// A revision can be ahead of all clocks, after a restore or after a clock was set back.
 #[tokio::test(flavor = "multi_thread")]
 async fn sidecar_that_decides_is_not_left_out_if_the_revision_is_ahead() {
     let deployment = Deployment::new().await;

@@ -1,9 +1,10 @@
 //! Sends a snapshot or the missed changes to a sidecar, page by page, until its stream can continue with the live changes.
 //!
-//! Pages are consecutive ranges of the change feed, so the revision up to which a sidecar has everything only grows. A snapshot begins
-//! at the floor of the feed (changes up to it may be deleted), and ends at the revision at which its settings were read. Later changes
-//! follow as missed changes. The stream subscribes to live changes only when it has sent almost everything, so a long catch-up does
-//! not overflow its queue. Then it sends pages up to the revision at which its queue begins, so no change is missed.
+//! Pages are consecutive ranges of the change feed, so the revision up to which a sidecar has everything only grows. A snapshot
+//! begins at the floor of the feed (changes up to it may be deleted), and ends at the revision at which its settings were read.
+//! Later changes follow as missed changes. The stream subscribes to live changes only when it has sent almost everything, so a long
+//! catch-up does not overflow its queue. After it has subscribed, it sends pages up to the revision at which its queue begins, so
+//! the sidecar misses no change.
 
 use super::{
     context::{changes_deleted, database_unavailable, invalid_key},
@@ -29,9 +30,9 @@ use tonic::Status;
 /// What a sidecar has when it connects.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SidecarState {
-    /// The revision of its view; 0 if it has no view.
+    /// The revision of the sidecar's view; 0 if it has no view.
     pub(super) revision: Revision,
-    /// The part of a snapshot that it has received.
+    /// The part of a snapshot that the sidecar has received.
     pub(super) partial_snapshot: Option<SnapshotProgress>,
 }
 
@@ -67,11 +68,11 @@ struct ReadPage {
 struct OutgoingSnapshot {
     /// The snapshot contains all changes up to this revision.
     revision: Revision,
-    /// The highest floor of the pages.
+    /// The highest floor that the change feed had when a page was read.
     floor: Revision,
     /// With the message in `next`, the sidecar has all changes up to this revision.
     cursor: Revision,
-    /// The next message. We hold it back until we know whether it is the last, which it says.
+    /// The next message. We hold it back until we know whether it is the last, because the last message says so.
     next: Bytes,
 }
 
@@ -107,7 +108,7 @@ impl Follower {
             ResumePlan::Deletion => self.send_deletion(state.revision).await,
             ResumePlan::NewSnapshot => self.send_new_snapshot().await,
             ResumePlan::RestOfSnapshot { revision, cursor } => {
-                // The settings of the control plane may have changed since the first page.
+                // Send the settings again, because those of the control plane may have changed since the first page.
                 let next = self.format.settings(PageKind::Snapshot, &settings);
                 self.send_snapshot(OutgoingSnapshot { revision, floor: Revision::default(), cursor, next }).await
             }
@@ -140,8 +141,9 @@ impl Follower {
         self.send_snapshot(OutgoingSnapshot { revision, floor, cursor: floor, next }).await
     }
 
-    /// Sends a snapshot from its cursor on. While we read its pages, the floor can rise, and pages then lack changes up to it. So the
-    /// snapshot gets the highest floor of its pages: the sidecar refuses tokens with a lower `rev`, and the others need no such change.
+    /// Sends a snapshot from its cursor on. While we read its pages, the floor can rise, and pages then lack changes up to it. So
+    /// the snapshot gets the highest floor of its pages: the sidecar refuses tokens with a lower `rev`, and changes up to the floor
+    /// do not matter to other tokens.
     async fn send_snapshot(&mut self, mut snapshot: OutgoingSnapshot) -> Result<(), Status> {
         self.stream.status().sends(snapshot.revision);
         while snapshot.cursor < snapshot.revision {
@@ -188,7 +190,7 @@ impl Follower {
         }
         let last = page.bodies.len().saturating_sub(1);
         for (index, body) in page.bodies.into_iter().enumerate() {
-            // Only the last message has the new revision, because the sidecar has everything only then.
+            // Only the last message has the new revision, because before it, the sidecar lacks some of the changes.
             let revision = if index == last { until } else { self.sent_revision };
             self.send_delta(body, revision).await?;
         }
@@ -244,9 +246,10 @@ impl Follower {
     }
 }
 
-/// Decides how a sidecar gets the current data, and reads the position of the change feed and the settings of the service. A sidecar
-/// cannot resume if its revision is no longer in the feed. It also cannot if the service accepts unbound tokens and its settings have
-/// changed since: the service may have begun to accept them, and the sidecar lacks the earlier changes that concern such tokens.
+/// Decides how a sidecar gets the current data, and reads the position of the change feed and the settings of the service. A
+/// sidecar cannot resume if its revision is no longer in the feed. Nor can it resume if the service accepts unbound tokens and its
+/// settings have changed since that revision: the service may have begun to accept them, and the sidecar lacks the earlier changes
+/// that concern such tokens.
 async fn read_plan(
     store: &Store,
     StreamGroup { service, owner: _ }: StreamGroup,

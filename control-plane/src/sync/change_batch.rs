@@ -22,8 +22,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-/// Maximum number of entries of the change feed in a batch, so that the batch after a long interruption can be read within the
-/// timeout of a transaction.
+/// Maximum number of entries of the change feed in a batch, so that even after a long interruption, a read ends before its timeout.
 const MAX_BATCH: ReadLimit = ReadLimit::entries(4096);
 
 /// A revoked token or session.
@@ -34,7 +33,7 @@ pub enum RevokedSubject {
     Session(SessionId),
 }
 
-/// All roles of a service. Clones share them and their encoding, because each change goes to every stream of the service.
+/// All roles of a service. Clones share the roles and their encoding, because each change goes to every stream of the service.
 #[derive(Debug, Clone, Default)]
 pub struct Definitions(Arc<SharedDefinitions>);
 
@@ -85,8 +84,8 @@ impl Changes {
         !has_entries && definitions.is_none() && settings.is_none() && keys.is_none() && !is_deleted
     }
 
-    /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, so we take all signing keys away,
-    /// and no token is valid any more.
+    /// The changes for the sidecars of a deleted service. The sync protocol has no field for a deletion, so we take all signing
+    /// keys away, and the sidecars accept no token any more.
     pub fn of_deleted_service() -> Self {
         Self {
             is_deleted: true,
@@ -102,7 +101,7 @@ impl Changes {
     pub(super) async fn add(&mut self, data: ChangedData, conn: &mut Conn) -> Result<(), StoreError> {
         let ChangedData { entry: FeedEntry { revision, change, recipients: _ }, agent, grants } = data;
         match change {
-            // All changes of one read have the same grants: the current ones.
+            // Each change of an agent's roles has the current roles in `grants`, so a further change only updates the revision.
             Change::Roles(agent, _) => match &mut self.agents.entry(agent).or_default().roles {
                 Some(roles) => roles.revision = revision,
                 roles => *roles = Some(Versioned { revision, value: grants.to_vec() }),
@@ -123,7 +122,7 @@ impl Changes {
             Change::ServiceSettings(service) if self.settings.is_none() => {
                 match services::find_live(conn, service).await? {
                     Some(service) => self.settings = Some(service.settings()),
-                    // Other changes do not matter any more.
+                    // The service is deleted, so its other changes do not matter any more.
                     None => *self = Self::of_deleted_service(),
                 }
             }
@@ -149,7 +148,7 @@ impl Changes {
             + keys.iter().flatten().map(Vec::len).sum::<usize>()
     }
 
-    /// Adds changes of the same or a later range of revisions. If both have the same data, `other` wins.
+    /// Adds changes of the same or a later range of revisions. Data that changed in both ranges gets its state from `other`.
     pub fn merge(&mut self, other: &Self) {
         let Self { agents, revoked, definitions, settings, keys, is_deleted } = other;
         for (agent, changes) in agents {
@@ -190,8 +189,8 @@ impl ChangeBatch {
     }
 }
 
-/// Reads the first changes above a revision, for all services. If some may have been deleted, `range.since` is above `revision`. If
-/// more changes follow, `range.until` is below `read_at`.
+/// Reads the first changes above a revision, for all services. If some of these changes may have been deleted, `range.since` is
+/// above `revision`. If more changes follow, `range.until` is below `read_at`.
 pub async fn read_all(store: &Store, revision: Revision) -> Result<ChangeBatch, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();

@@ -27,7 +27,7 @@ pub struct SidecarSettings {
 /// as a change of the service's settings, which causes a check at once.
 pub const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The secret of the deployment. Each service has a key for the hashes that name agents in its streams: we derive it from this secret.
+/// The secret from which we derive a key for each service: its streams name agents by hashes that are made with this key.
 #[derive(Clone)]
 pub struct AgentHashSecret(Zeroizing<[u8; HASH_KEY_LEN]>);
 
@@ -41,8 +41,8 @@ impl AgentHashSecret {
     }
 }
 
-/// How many reads for streams that catch up may run at the same time. When many sidecars connect at once, their reads must not use all
-/// connections to the database.
+/// How many reads for streams that catch up may run at the same time. If many sidecars connect at once, these must not use all
+/// database connections.
 const MAX_READS: usize = 2;
 
 /// The reads of the database for streams that catch up: one at a time for each owner, who may have hundreds of services.
@@ -54,7 +54,7 @@ impl OwnerReads {
         Self(Places::new(MAX_READS, 1))
     }
 
-    /// Waits for the turn of the owner, and reads.
+    /// Waits until no other read of this owner runs, and fewer than [`MAX_READS`] in all; then reads.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         owner: OwnerHash,
@@ -69,7 +69,7 @@ pub struct SyncParts {
     pub sidecars: Sidecars,
     /// Limits how many API keys of new streams are read at the same time, in all and for each network of clients.
     pub key_lookups: Places<Network>,
-    /// Counts invalid API keys of clients, together with the API port.
+    /// Counts the invalid API keys that a client sends to this port or to the API port.
     pub failures: Arc<Failures>,
     pub clock: Arc<dyn Clock>,
     pub feed: ChangeFeed,
@@ -88,9 +88,9 @@ pub struct SyncParts {
 
 pub(super) struct SyncContext {
     pub(super) parts: SyncParts,
-    /// The reads of the position of the change feed, for the pings of all streams.
+    /// Reads the position of the change feed once for all pings that wait for it.
     pub(super) positions: SharedRead<Result<Option<FeedPosition>, Status>>,
-    /// The checks of the API keys of open streams. The result has the valid ones.
+    /// Checks the API keys of several open streams in one read, which returns the valid keys.
     pub(super) open_stream_key_checks: SharedRead<Result<Arc<HashSet<ApiKeyId>>, Status>, ApiKeyId>,
     /// The pages of snapshots and missed changes.
     pub(super) pages: PageCache,
@@ -99,8 +99,8 @@ pub(super) struct SyncContext {
 }
 
 impl SyncContext {
-    /// The position of the change feed, read after this call. `None` if other control planes consider this one killed: then we must not
-    /// confirm sidecars.
+    /// The position of the change feed, read after this call. `None` if other control planes consider this one killed, so that it
+    /// must not confirm sidecars.
     pub(super) async fn position(&self) -> Result<Option<FeedPosition>, Status> {
         let read = async {
             let mut read = self.parts.store.read().await?;
@@ -108,7 +108,7 @@ impl SyncContext {
             let position = feed::position(read.conn()).await?;
             Ok(is_registered.then_some(position))
         };
-        // In a box, so that streams do not keep its memory between pings.
+        // The future is in a box, so that streams do not keep its memory between pings.
         Box::pin(self.until_shutdown(self.positions.run(shared_with_failure(read)))).await
     }
 
@@ -150,8 +150,8 @@ pub(super) fn shutting_down() -> Status {
     Status::unavailable("the server is shutting down")
 }
 
-/// The gRPC status for a stream that was too slow: its changes were deleted before it sent them. The sidecar reconnects, and gets a
-/// snapshot if it cannot resume.
+/// The gRPC status for a stream that was too slow: its changes were deleted before it sent them. The sidecar reconnects, and may
+/// get a snapshot.
 pub(super) fn changes_deleted() -> Status {
     Status::unavailable("changes were deleted before they were sent; reconnect to resume")
 }

@@ -26,14 +26,14 @@ pub enum PageKind {
 pub struct StreamFormat {
     pub service: ServiceId,
     pub settings: SidecarSettings,
-    /// The key of the hashes that name agents.
+    /// The key with which agent ids are hashed for the sidecars of the service.
     pub agent_hash_key: AgentHashKey,
 }
 
 impl StreamFormat {
-    /// The size in bytes at which changes are split into several messages, because a slow sidecar occupies the memory of a few messages.
-    /// A message exceeds it by at most one agent, which has at most 256 roles, so it is far below the size limit of gRPC. Two messages
-    /// are never split: the settings with the signing keys, and the role definitions, which
+    /// The size in bytes at which changes are split into several messages, so that the few messages that wait for a slow sidecar
+    /// are small. A message is larger by at most one agent, which has at most 256 roles, so it is far below the size limit of gRPC.
+    /// Two messages are never split: the settings with the signing keys, and the role definitions, which
     /// [`crate::domain::role::MAX_DEFINITION_BYTES`] bounds.
     pub const MAX_BODY: usize = 32 * 1024;
 

@@ -1,7 +1,7 @@
 //! Reads each new change once, and distributes it to the sync streams of this process that it concerns.
 //!
-//! A change wakes only the streams that it concerns, so it costs no more with 10,000 streams. A slow stream keeps only changes of its
-//! own service in memory, and few of them.
+//! A change wakes only the streams that it concerns, so its cost does not depend on the number of other streams. A slow stream
+//! keeps only changes of its own service in memory, and few of them.
 
 use super::change_batch::{self, ChangeBatch, Changes};
 use crate::{
@@ -21,10 +21,11 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
-/// Maximum number of batches that wait for a follower (the stream to one sidecar). A slower stream ends, and its sidecar reconnects.
+/// Maximum number of batches that wait for a follower (the stream to one sidecar). With more, its stream ends, and the sidecar
+/// reconnects.
 const MAX_LAG: usize = 1024;
 
-/// Maximum size in bytes of the batches that wait for a follower. A larger batch may wait if nothing else does.
+/// Maximum size in bytes of the batches that wait for a follower. A batch that alone is larger may wait if no other does.
 const MAX_WAITING_SIZE: u32 = 4 * 1024 * 1024;
 
 /// While a batch is smaller than this size in bytes, the next batch in the queue is added to it.
@@ -106,8 +107,8 @@ impl CoalescedBatches {
         (self.revision, self.read_at) = (later.revision, later.read_at);
     }
 
-    /// Whether later batches may be added. A change of the settings must be the last, because it decides what else the sidecar receives.
-    /// The size is limited so that the changes fit into one message, which the sidecar applies at once.
+    /// Whether later batches may be added. After a batch with new settings, no other may be added, because the settings decide what
+    /// else the sidecar receives. The size is limited so that the changes fit into one message, which the sidecar applies at once.
     fn may_grow(&self) -> bool {
         self.changes.settings.is_none() && !self.changes.is_deleted && self.changes.size() < MAX_COALESCED_SIZE
     }
@@ -174,7 +175,7 @@ impl SharedParts {
 pub(super) struct Subscription {
     feed: ChangeFeed,
     service: ServiceId,
-    /// The queue contains all later changes that concern the service. The follower must read the earlier changes itself.
+    /// The queue contains all changes above this revision that concern the service. The follower must read earlier ones itself.
     pub(super) start: Revision,
     /// The batches that concern the service. Closed if the follower is too slow, or if changes were deleted before they were read.
     pub(super) batches: mpsc::Receiver<ServiceBatch>,
@@ -185,8 +186,8 @@ pub(super) struct Subscription {
 }
 
 impl Subscription {
-    /// Sets whether the stream receives changes that concern unbound tokens. A stream that begins to receive them needs a snapshot and a
-    /// new subscription, because its queue lacks the earlier ones.
+    /// Sets whether the stream receives changes that concern unbound tokens. A stream that begins to receive them needs a snapshot
+    /// and a new subscription, because its queue lacks the earlier changes of this kind.
     pub(super) fn set_receives_unbound(&self, receives_unbound: bool) {
         self.receives_unbound.store(receives_unbound, Ordering::SeqCst);
     }
@@ -194,7 +195,7 @@ impl Subscription {
     /// Combines a batch from the queue with the batches that wait behind it. They wait if the sidecar is slow.
     pub(super) fn coalesce(&mut self, batch: ServiceBatch, includes_unbound: bool) -> CoalescedBatches {
         let mut coalesced = CoalescedBatches::new(batch, includes_unbound);
-        // Usually nothing waits, and then the size of the changes does not matter.
+        // Usually the queue is empty, and then we do not compute the size of the changes.
         while !self.batches.is_empty()
             && coalesced.may_grow()
             && let Ok(batch) = self.batches.try_recv()
@@ -204,8 +205,8 @@ impl Subscription {
         coalesced
     }
 
-    /// Call this when everything up to `start` is sent. From now on, the stream lacks only what is in its queue. Does nothing if the feed
-    /// has already removed the subscriber.
+    /// Call this when the follower has sent everything up to `start`, so that the sidecar lacks only changes in the queue. Does
+    /// nothing if the feed has already removed the subscriber.
     pub(super) fn mark_caught_up(&self) {
         let subscribers = self.feed.subscribers();
         let mut of_service = subscribers.by_service.get(&self.service).into_iter().flatten();
@@ -214,7 +215,7 @@ impl Subscription {
         }
     }
 
-    /// Whether a subscriber is this subscription: only these two share the flag.
+    /// Whether a subscriber belongs to this subscription: only then do both share `receives_unbound`.
     fn is(&self, subscriber: &Subscriber) -> bool {
         Arc::ptr_eq(&subscriber.receives_unbound, &self.receives_unbound)
     }
@@ -277,8 +278,8 @@ impl ChangeFeed {
         }
     }
 
-    /// Puts a batch, the changes above `since`, into the queues of the subscribers that it concerns. If some of these changes were deleted
-    /// before they were read, removes all subscribers instead, so that the sidecars resume from their revisions.
+    /// Puts a batch, the changes above `since`, into the queues of the subscribers that it concerns. If changes were deleted before
+    /// they were read, removes all subscribers instead, so that the sidecars reconnect and resume from their revisions.
     fn distribute(&self, batch: ChangeBatch, since: Revision) {
         let ChangeBatch { range, read_at, all_services, unbound_tokens, by_service } = batch;
         let (all_services, unbound_tokens) = (BatchPart::new(all_services), BatchPart::new(unbound_tokens));
@@ -342,7 +343,7 @@ impl FeedReader {
                 _ = self.committed.changed() => {}
                 () = tokio::time::sleep(self.poll_interval) => {}
             }
-            // The following reads contain all commits so far.
+            // Mark all commits so far as seen, because the following reads contain them.
             self.committed.borrow_and_update();
             loop {
                 let has_more = tokio::select! {
@@ -368,7 +369,7 @@ impl FeedReader {
                 self.feed.distribute(batch, self.distributed);
                 self.distributed = revision;
                 metrics.sync.feed_revision.set(revision.number());
-                // The order matters: a follower that sees this revision finds all batches up to it in its queue.
+                // Publish the revision only now: a follower that sees it must find all batches up to it in its queue.
                 self.sidecars.set_distributed(revision);
                 self.feed.0.distributed.send_replace(revision);
                 !is_complete

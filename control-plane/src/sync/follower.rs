@@ -1,5 +1,4 @@
-//! A follower (the stream to one sidecar) sends a snapshot or the missed changes first (`catch_up`), then every change after its
-//! commit.
+//! A follower (the stream to one sidecar) first sends a snapshot or the missed changes (`catch_up`), then each new change.
 //!
 //! Invariant: a pong (the reply to a ping of the sidecar) confirms a revision. We send it only after all changes up to this revision.
 
@@ -42,7 +41,7 @@ use tonic::{Status, Streaming};
 /// How long a follower waits for the `Hello` of the sidecar, for the record of its stream, and for space in the queue to a slow sidecar.
 const FOLLOWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of pongs that wait.
+/// Maximum number of pongs of one stream that wait for changes to be sent.
 const MAX_PENDING_PONGS: usize = 16;
 
 /// The queue of messages to a sidecar.
@@ -64,9 +63,9 @@ pub(super) struct Follower {
     pub(super) stream: OpenStream,
     /// All changes up to `sent_revision` have been sent.
     pub(super) sent_revision: Revision,
-    /// The change feed has reached this revision.
+    /// The newest revision of the change feed that this follower has seen.
     pub(super) known_revision: Revision,
-    /// The floor of the change feed has reached this revision.
+    /// The floor of the change feed when the sidecar connected.
     pub(super) known_floor: Revision,
     /// The pages that are being sent, as long as the cache has them.
     pub(super) run: Weak<PageRun>,
@@ -144,7 +143,7 @@ impl AcceptedStream {
 impl Follower {
     async fn serve(&mut self, requests: Streaming<FollowRequest>, state: SidecarState) -> Result<(), Status> {
         let shutdown = self.context.parts.shutdown.clone();
-        // We accept a revoked key only if the service is deleted.
+        // Authentication accepts a revoked key only if its service is deleted, which the sidecar must learn.
         if self.key.revoked_at.is_some() {
             return self.send_deletion(state.revision).await;
         }
@@ -161,7 +160,7 @@ impl Follower {
                 () = shutdown.requested() => return Err(shutting_down()),
                 () = sender.closed() => return Err(disconnected()),
                 status = pings.collect() => return Err(status),
-                // The state of `catch_up` is large. It is freed before the stream sends live changes.
+                // In a box, so that the large state of `catch_up` is freed before the stream sends live changes.
                 result = Box::pin(self.catch_up(start)) => result?,
             };
             drop(sender);
@@ -211,8 +210,8 @@ impl Follower {
         let batch = subscription.coalesce(batch, self.includes_unbound);
         let changes = &batch.changes;
         self.known_revision = self.known_revision.max(batch.read_at);
-        // A revoked API key counts as a change of the settings, so check ours. The deletion of the service revokes the key too, but then
-        // the sidecar must learn of the deletion first.
+        // A revoked API key counts as a change of the settings, so check the key of this stream. The deletion of the service
+        // revokes the key too, but then the sidecar must learn of the deletion first.
         if changes.settings.is_some() && !changes.is_deleted {
             Box::pin(self.check_key()).await?;
         }
@@ -230,7 +229,7 @@ impl Follower {
         if changes.is_deleted { Err(invalid_key()) } else { Ok(false) }
     }
 
-    /// Sends changes. Only the last message has the new revision, because the sidecar has everything only then.
+    /// Sends changes. Only the last message has the new revision, because before it, the sidecar lacks some of the changes.
     async fn send_changes(&mut self, revision: Revision, changes: &Changes) -> Result<(), Status> {
         let format = Arc::clone(&self.format);
         let mut bodies = format.bodies(PageKind::Changes, changes).peekable();
@@ -283,7 +282,7 @@ impl Follower {
     /// sends the pong after all changes up to the revision.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
         self.stream.status().expects_confirmation();
-        // Without a position, we must not confirm. The sidecar then sends another ping.
+        // `None`: others consider us killed, so we must not answer this ping. The sidecar will send others.
         let Some(position) = Box::pin(self.context.position()).await? else { return Ok(()) };
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {
             // A pong also answers all earlier pings, so this one replaces the last that waits.
@@ -298,7 +297,7 @@ impl Follower {
         Ok(())
     }
 
-    /// Sends the waiting pongs whose changes have all been sent. Returns true if the sidecar needs a snapshot.
+    /// Sends the waiting pongs of revisions up to which all changes have been sent. Returns true if the sidecar needs a snapshot.
     async fn send_pongs(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
         if self.pending_pongs.is_empty() || !self.stream.may_be_confirmed() {
             return Ok(false);
@@ -312,10 +311,9 @@ impl Follower {
         Ok(false)
     }
 
-    /// Sends the batches in the queue, so that all changes up to the distributed revision are sent. Returns true if the sidecar needs a
-    /// snapshot.
+    /// Sends the queued batches, and thus all changes up to the distributed revision. Returns true if the sidecar needs a snapshot.
     async fn forward_queued(&mut self, subscription: &mut Subscription) -> Result<bool, Status> {
-        // Read this first: all batches up to this revision that concern the service are in the queue then.
+        // Read this revision before the queue, which then has all batches up to it that concern the service.
         let distributed = *subscription.distributed.borrow_and_update();
         loop {
             match subscription.batches.try_recv() {

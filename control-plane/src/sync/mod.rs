@@ -4,8 +4,9 @@
 //! streams that it concerns. `page_reader` reads snapshots and missed changes in pages, `page_cache` shares them among the streams of a
 //! service, and `encode` converts changes to messages. This module depends on `store`.
 //!
-//! Invariant: we read a revision before the state that is sent with it, so the state is never older than its revision. Changes up to
-//! the *floor* of the feed may be deleted. Only services that accept *unbound* tokens (for no service) receive changes about these.
+//! Invariant: we read a revision before the state that is sent with it, so the state is never older than its revision. Changes up
+//! to the *floor* of the feed may be deleted. Only services that accept *unbound* tokens (tokens for no service) receive changes
+//! that concern unbound tokens.
 
 mod catch_up;
 mod change_batch;

@@ -20,8 +20,8 @@ const MAX_SIZE: u64 = 64 * 1024 * 1024;
 /// Maximum size of all snapshot headers in bytes.
 const MAX_HEADERS_SIZE: u64 = 16 * 1024 * 1024;
 
-/// How many times we try to get data that is new enough. The cache may have old data, and then a read that another stream has begun
-/// may be too old. A third read begins late enough.
+/// How many times we try to get data that is new enough. The cache may have old data, and the second try may join a read that
+/// another stream began too early. A third read begins late enough.
 const MAX_READS: usize = 3;
 
 /// How long streams can share pages. Sidecars that restart together request their pages within this time.
@@ -73,8 +73,8 @@ impl PageCache {
         Err(changes_deleted())
     }
 
-    /// Returns the pages above `key.since`, which lead to a later revision, even if they contain no change. Call this only if the change
-    /// feed has a later revision.
+    /// Returns the pages from `key.since` to a later revision, even if they contain no change. Call this only if the change feed
+    /// has a later revision.
     pub(super) async fn get(&self, key: ReadKey) -> Result<Arc<PageRun>, Status> {
         for _ in 0..MAX_READS {
             let run = shared(self.runs.try_get_with(key, self.source.load(key)).await)?;
@@ -121,7 +121,7 @@ impl PageSource {
     }
 }
 
-/// The cache returns errors in an [`Arc`], because it shares them too.
+/// Takes an error out of the [`Arc`] in which the cache shares it with all that wait for the same read.
 fn shared<T>(result: Result<T, Arc<Status>>) -> Result<T, Status> {
     result.map_err(|status| Status::clone(&status))
 }

@@ -2,8 +2,9 @@
 //! revisions. Snapshots and missed changes consist of pages.
 //!
 //! A page depends on its [`ReadKey`] only, never on the stream that requested it, so all streams of a service can share it.
-//! Invariants: a page contains all changes of its range above the floor of its [`PageRun`] (others may be deleted). Its content is
-//! never older than its revisions. Data that changed in the ranges of two pages is in both: a sidecar may resume after the first.
+//! Invariants: a page contains all changes of its range above the floor of its [`PageRun`] (others may be deleted). The content of
+//! a page is never older than its revisions. Data that changed in the ranges of two pages is in both: a sidecar may disconnect
+//! after the first, and resume from there.
 
 use super::{
     change_batch::{self, Changes},
@@ -34,11 +35,11 @@ const AGENT_SIZE: usize = 64;
 /// Estimated encoded size of a role of an agent, in bytes.
 const GRANT_SIZE: usize = 48;
 
-/// A read adds no further page when its pages have this estimated encoded size. It could have many large pages, because an agent with
-/// many roles can be in each of them.
+/// A read adds no further page when its pages have this estimated encoded size. Without this limit, a read could have many large
+/// pages, because an agent with many roles can be in each of them.
 const MAX_RUN_SIZE: usize = 2 * 1024 * 1024;
 
-/// Streams that receive the same data.
+/// The streams of one service, which receive the same data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StreamGroup {
     pub service: ServiceId,
@@ -133,7 +134,7 @@ impl PageRun {
 
 impl Page {
     fn new(RevisionRange { since, until }: RevisionRange, changes: Changes) -> Self {
-        // Encoded changes have at most twice the size.
+        // The encoded changes need at most twice the memory of the changes.
         let size = size_of::<Self>() + 2 * changes.size();
         Self { since, until, size, content: Mutex::new(PageContent::Read(changes)) }
     }
@@ -161,7 +162,7 @@ pub async fn read(store: &Store, key: ReadKey, limit: ReadLimit) -> Result<PageR
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let filter = RecipientFilter { service: key.group.service, includes_unbound: key.includes_unbound };
-    // The entries at or below the floor may be deleted already. The first page covers their revisions nevertheless.
+    // Skip entries at or below the floor, which may be deleted already. The first page covers their revisions nevertheless.
     let range = RevisionRange { since: key.since.max(position.floor), until: position.revision };
     let changed = changed_data::read(conn, range, Some(filter), limit).await?;
     let mut pages = Vec::new();
@@ -195,7 +196,7 @@ async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind
     let mut changes = Changes::default();
     for data in entries {
         match (kind, data.entry.change) {
-            // The header of the snapshot contains these already. Later changes of them follow after the snapshot.
+            // The header of the snapshot contains this data already. Later changes of this data follow after the snapshot.
             (PageKind::Snapshot, Change::Definitions(_) | Change::ServiceSettings(_) | Change::Keys) => {}
             _ => changes.add(data, conn).await?,
         }
@@ -203,8 +204,8 @@ async fn read_content(conn: &mut Conn, entries: Vec<ChangedData>, kind: PageKind
     Ok(changes)
 }
 
-/// Splits changes into pages of bounded size; leaves out the rest when they reach [`MAX_RUN_SIZE`]. All changes of a revision stay in
-/// one page. Data that changed several times counts once per page, because the page contains it once.
+/// Splits changes into pages of bounded size; leaves out the rest when the pages reach [`MAX_RUN_SIZE`]. All changes of a revision
+/// stay in one page. Data that changed several times counts once per page, because the page contains it once.
 fn split(range: RevisionRange, changed: ChangedRange) -> Vec<(RevisionRange, Vec<ChangedData>)> {
     let (mut pages, mut page, mut data_of_page, mut size) = (Vec::new(), Vec::new(), HashSet::new(), 0);
     let (mut since, mut run_size) = (range.since, 0);

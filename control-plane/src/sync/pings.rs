@@ -10,7 +10,7 @@ use tonic::{Status, Streaming};
 /// How many pings a sidecar may send at once.
 const MAX_BURST: u32 = 20;
 
-/// After a burst, we read one ping per interval, and the others wait. Our sidecars ping at most once per second.
+/// How often we read a ping from a sidecar that has just sent [`MAX_BURST`] pings. Our sidecars ping at most once per second.
 const PING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A sidecar is silent if it has sent nothing for more than this number of checks, which are 30 seconds apart by default. It should
@@ -28,7 +28,7 @@ pub(super) struct PingReceiver {
     /// The last ping that arrived while the stream caught up. It has no answer yet.
     unanswered: Option<u64>,
     has_ended: bool,
-    /// The checks since the last request.
+    /// How often we have checked for silence since the last request.
     silent_checks: u32,
 }
 
@@ -39,8 +39,7 @@ impl PingReceiver {
         Self { requests, stream, allowance: MAX_BURST, refill, unanswered: None, has_ended: false, silent_checks: 0 }
     }
 
-    /// Fails if the sidecar has sent nothing for too long. The follower calls this whenever it checks the API key, so it needs no timer of
-    /// its own.
+    /// Fails if the sidecar has sent nothing for too long. The follower calls this whenever it checks the API key.
     pub(super) fn check_silence(&mut self) -> Result<(), Status> {
         self.silent_checks = self.silent_checks.saturating_add(1);
         if self.silent_checks > MAX_SILENT_CHECKS {
@@ -57,8 +56,8 @@ impl PingReceiver {
         }
     }
 
-    /// Receives pings while the stream catches up, and returns when a request fails. Keeps only the last ping, because its answer also
-    /// answers the earlier ones.
+    /// Receives pings while the stream catches up, and returns when a request fails. Keeps only the last ping, because its answer
+    /// also answers the earlier ones.
     pub(super) async fn collect(&mut self) -> Status {
         loop {
             match self.receive().await {

@@ -28,7 +28,7 @@ const KEY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of queued messages to a slow sidecar. A message has about 32 KiB.
 const MAX_QUEUED_MESSAGES: usize = 3;
 
-/// How many changes one read of the database returns. More make each read longer, and fewer make a snapshot of many reads slower.
+/// How many changes one read of the database returns. With more, each read takes longer; with fewer, a snapshot needs more reads.
 pub const CHANGES_PER_READ: u32 = 4000;
 
 /// The gRPC service `countersign.sync.v1.Sync`.
@@ -89,7 +89,7 @@ async fn authenticate<T: Send>(
     let found = timeout(KEY_TIMEOUT, lookup).await.map_err(too_late)?;
     let key = found.map_err(|error| database_unavailable(&error))?;
     if key.is_none() {
-        // After too many failures, the API port refuses the client. Here, only the number of concurrent lookups is limited.
+        // After too many failures, only the API port refuses the client. The sync port only limits concurrent lookups.
         context.parts.failures.count(client).await;
     }
     key.ok_or_else(invalid_key)

@@ -1,5 +1,4 @@
-//! Limits how many streams the sidecars of an owner may have open, and how many they may open in a minute. Each control plane counts
-//! only its own streams.
+//! Limits how many streams to this control plane the sidecars of an owner may have open, and how many they may open in a minute.
 
 use crate::{
     domain::{agent::OwnerHash, service::ServiceKey},
@@ -10,16 +9,16 @@ use prometheus::IntCounterVec;
 use std::{sync::Arc, time::Duration};
 use tonic::Status;
 
-/// A process may have this many streams per connection of the sync port: a sidecar has one stream for each of its services.
+/// A control plane may have this many streams per connection to its sync port: a sidecar has a stream for each of its services.
 const STREAMS_PER_CONNECTION: usize = 2;
 
-/// An owner may have a quarter of the streams, so that others can connect too.
+/// The sidecars of one owner may have a quarter of all streams, so that those of other owners can connect, too.
 const OWNER_PART: usize = 4;
 
 /// The number of streams that an owner may open in a minute, as a multiple of the number that it may have open.
 const OPENED_PER_MINUTE: u32 = 2;
 
-/// The place of an open stream among those of its owner. It is free again when this is dropped.
+/// An open stream counts towards the limits until its `StreamPlace` is dropped.
 pub(super) type StreamPlace = Place<OwnerHash>;
 
 /// The names of the limits in metrics.
@@ -42,7 +41,7 @@ impl StreamLimits {
         Self { places: Places::new(total, per_owner), total, per_owner, opened: MemoryRateLimiter::new(clock), refused }
     }
 
-    /// Takes a place for a new stream, or refuses it. The sidecar then tries the next control plane.
+    /// Counts a new stream, or refuses it, so that its sidecar tries the next control plane.
     pub(super) async fn open(&self, key: &ServiceKey) -> Result<StreamPlace, Status> {
         let Self { total, per_owner, .. } = self;
         let owner = OwnerHash::of(&key.owner);

@@ -20,7 +20,7 @@ use std::{
 /// The last entry of each chain in the archives: its sequence number and its hash.
 pub struct Archives(HashMap<String, (i64, String)>);
 
-/// A line of an archive: an entry in the form of `GET /audit`.
+/// A line of an archive: an audit entry, in the JSON format of `GET /audit`.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct ArchivedEntry {
@@ -54,7 +54,7 @@ struct Object {
 }
 
 impl Archives {
-    /// Reads all archives in their order. Each chain must begin with its first entry, and each entry must follow the one before.
+    /// Reads all archives in their order. Fails unless each chain begins with its first entry and has no gap.
     pub fn read(paths: &[PathBuf]) -> Result<Self, AppError> {
         let mut archives = Self(HashMap::new());
         for path in paths {
@@ -89,7 +89,7 @@ impl Archives {
         self.0.keys().map(String::as_str).collect()
     }
 
-    /// Whether the archives contain exactly the archived entries of a chain. `floor` is the last archived entry in the database.
+    /// Whether the archives contain exactly the archived entries of a chain. `floor`: the last of them, says the database.
     pub fn end_at(&self, chain: &str, floor: Option<&ChainMark>) -> bool {
         let last = self.0.get(chain).map(|(length, hash)| (*length, hash));
         last == floor.map(|floor| (floor.length, &floor.hash))
@@ -97,7 +97,7 @@ impl Archives {
 }
 
 impl ArchivedEntry {
-    /// `None` if the time is invalid.
+    /// The entry; `None` if its time is invalid.
     fn into_entry(self) -> Option<AuditEntry> {
         let (object_kind, object_id) = self.object.map_or((None, None), |object| (object.kind, Some(object.id)));
         Some(AuditEntry {

@@ -24,7 +24,7 @@ use std::{
 const PREFIX: &str = "countersign-";
 const SUFFIX: &str = ".db";
 
-/// The format of the time in a name. Names are in the order of their times.
+/// The format of the time in the name of a backup: the alphabetical order of the names is the order of the times.
 const TIME_FORMAT: &str = "%Y%m%dT%H%M%SZ";
 
 /// Copies the embedded database into a new file. The new file gets its final name only after the copy was validated.
@@ -51,8 +51,8 @@ pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, AppEr
     // The copy has the content of the database, so an invalid copy means that the database is invalid.
     let info = sqlite_file::validate(&partial.path).await.map_err(AppError::invalid_database(&database))?;
     if let Some(existing) = info.quarantine.filter(|existing| *existing != mark) {
-        // `set_file_quarantine` keeps a mark that the database already had. Such a database is not in use, and its backup could be
-        // mistaken for one of the database in use.
+        // `set_file_quarantine` keeps a mark that the database already had. No control plane serves a database with a mark, so its
+        // backup could be mistaken for a backup of the database that is served.
         return AppError::refuse(format!("{}: {}", database.display(), why_quarantined(existing.reason)));
     }
     let bytes = fs::metadata(&partial.path).map_err(AppError::file(&partial.path))?.len();

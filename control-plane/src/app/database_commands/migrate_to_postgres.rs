@@ -18,9 +18,8 @@ use countersign_process::{Clock, SystemClock};
 use secrecy::{ExposeSecret, SecretString};
 use std::path::Path;
 
-/// Copies the embedded database to an empty PostgreSQL database, compares both databases, and quarantines the embedded database
-/// (marks it so that no server serves it). No server may run during the migration. Credentials stay valid, because no state is
-/// lost.
+/// Copies the embedded database to an empty PostgreSQL database, compares both databases, and quarantines the embedded one (marks
+/// it so that no server serves it). No server may run during the migration. Credentials stay valid, because no state is lost.
 pub async fn migrate_to_postgres(config: &Config, target: &SecretString) -> Result<CommandReport, AppError> {
     install_crypto_provider();
     let DatabaseLocation::File(database) = location(config)? else {

@@ -160,7 +160,7 @@ impl StagedCopy {
         let copy = Self { path: files::with_suffix(database, ".restoring") };
         copy.delete().map_err(AppError::file(&copy.path))?;
         files::copy_to_private_file(file, &copy.path).map_err(AppError::file(file))?;
-        // A database file that was copied by hand while no server ran may have a write-ahead log.
+        // If the backup was copied by hand, some of its changes may be only in the write-ahead log beside it, so copy the log, too.
         let (from, to) = (files::with_suffix(file, "-wal"), files::with_suffix(&copy.path, "-wal"));
         if from.is_file() {
             files::copy_to_private_file(&from, &to).map_err(AppError::file(&from))?;

@@ -104,7 +104,7 @@ fn sidecar_that_has_left_does_not_end_again() {
     assert_eq!(stream.phase(), Phase::Left);
 }
 
-/// The copy on disk may be older than the data with which the sidecar decides.
+/// A sidecar that resumes may have loaded an old copy from disk, so its data counts only after its first report.
 #[test]
 fn resumed_data_is_in_force_when_it_is_reported() {
     let stream = stream_with(NewStream { has_view: true, ..new_stream() });

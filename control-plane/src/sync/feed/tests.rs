@@ -48,7 +48,7 @@ fn waiting_batches_are_weighed() {
     );
     let mut of_other = feed.subscribe(OTHER_SERVICE, false, StreamStatus::for_tests());
     for number in 1..=20 {
-        // The agents of this service have about half a megabyte.
+        // The changes of the agents of this service have a size of about half a megabyte.
         distribute(&feed, number, &[(SERVICE, 64), (OTHER_SERVICE, 1)]);
         let batch = receive(&mut fast);
         assert_eq!((batch.revision, batch.changes.agents.len()), (Revision::new(number), 64));
