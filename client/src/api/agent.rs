@@ -44,8 +44,8 @@ struct Challenge {
 }
 
 impl Api {
-    /// Registers the public key of a private key. `human` is the token of a human user, which is required unless
-    /// registration is public.
+    /// Registers an agent with the public key of `key`. `human` is the token of a human user; only a control plane with public
+    /// registration accepts `None`.
     pub async fn register(
         &self,
         key: &PrivateKey,
@@ -56,7 +56,7 @@ impl Api {
         self.register_pem(&key.public_pem()?, email, name, human).await
     }
 
-    /// Registers a public key in PEM.
+    /// Like [`Self::register`], for a public key in PEM.
     pub async fn register_pem(
         &self,
         public_key: &str,
@@ -74,7 +74,8 @@ impl Api {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =
             self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
-        // We sign nothing but a nonce: a hostile server could send the signing input of a client assertion for another server.
+        // If we signed any text, a hostile server could send the signing input of a client assertion, and use our signature to log
+        // in elsewhere.
         if !challenge.nonce.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
         }
