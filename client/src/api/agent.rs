@@ -74,8 +74,7 @@ impl Api {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =
             self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
-        // If we signed any text, a hostile server could send the signing input of a client assertion, and use our signature to log
-        // in elsewhere.
+        // A hostile server could send the text of a client assertion instead of a nonce, and log in elsewhere with our signature.
         if !challenge.nonce.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
         }

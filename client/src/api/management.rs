@@ -153,7 +153,7 @@ pub struct ServiceChange<'a> {
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleChange<'a> {
-    /// The name, which only a new role has here: the name of a role never changes.
+    /// The name, which a new role must have, and which never changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
     /// The description.
@@ -261,8 +261,7 @@ impl HumanApi {
         self.call(Method::POST, &["services"], Some(&json!(new))).await
     }
 
-    /// Lists a page of the services that the human user owns, newest first. For an administrator, the listing contains the services
-    /// of all users.
+    /// Lists a page of the services that the human user owns, newest first. For an administrator, lists all services.
     pub async fn list_services(&self, start: &PageStart) -> Result<Page<Service>> {
         self.page(&["services"], start).await
     }

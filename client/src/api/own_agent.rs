@@ -84,7 +84,7 @@ impl HumanApi {
         self.page(&["agents", agent, "services"], start).await
     }
 
-    /// If `may_assign_roles` is false, makes the agent leave a service; otherwise, allows the service again to assign roles to it.
+    /// Makes the agent leave a service (`may_assign_roles` is false), or lets the service assign roles to the agent again.
     pub async fn set_admission(&self, agent: &str, service: &str, may_assign_roles: bool) -> Result<Admission> {
         let body = json!({ "mayAssignRoles": may_assign_roles });
         let path = ["agents", agent, "services", service];

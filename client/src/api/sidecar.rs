@@ -31,8 +31,7 @@ pub struct Sidecar {
     /// The release of the sidecar; `None` if unknown.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
     pub release: Option<String>,
-    /// The status: `connected`, or `silent` if its stream or its control plane has ended. A silent sidecar may still decide, until
-    /// its data is too old.
+    /// The status: `connected`, or `silent` if its stream or its control plane has ended. A silent sidecar may still decide.
     #[serde(deserialize_with = "line")]
     pub status: String,
     /// The sidecar decides with data that contains all changes up to this revision; `None` if it has reported no revision.
@@ -50,14 +49,14 @@ pub struct Sidecar {
 }
 
 impl Sidecar {
-    /// Whether this item stands for sidecars that the control plane does not know, because they connected after the backup from
-    /// which it was restored. Its instance is 0.
+    /// Whether this item stands for all sidecars that the control plane may not know, because they connected after the backup from
+    /// which it was restored. The instance of this item is 0.
     pub fn is_several(&self) -> bool {
         self.instance.bytes().all(|digit| digit == b'0')
     }
 }
 
-/// Whether the sidecars of a service decide with a change. Sidecars whose data is too old refuse all requests, so they do not
+/// Whether the sidecars of a service decide with a change. A sidecar whose data is too old refuses all requests, and does not
 /// count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]

@@ -44,8 +44,8 @@ pub struct ConfigArgs {
     /// example units, or the Service of the chart in the namespace countersign]
     #[arg(long, value_name = "ADDRESS")]
     sidecar: Option<SidecarAddress>,
-    /// Your service: HOST:PORT; in Kubernetes the NAME of the Service (and of the label `app`), and its PORT [default:
-    /// 127.0.0.1:8080, or service:8080]
+    /// Your service, as HOST:PORT; in Kubernetes, HOST is the name of its Service, and for Istio also the label `app` of its pods
+    /// [default: 127.0.0.1:8080, or service:8080]
     #[arg(long, value_name = "HOST:PORT")]
     upstream: Option<HostPort>,
     /// The address on which Envoy or nginx listens [default: 127.0.0.1:10000]

@@ -112,12 +112,13 @@ where
             async move { Ok::<_, Infallible>(response.await) }
         });
         let mut http = http1::Builder::new();
-        // Each connection has one request. Its response fits into the buffers of the system, so it does not wait for a slow reader.
+        // Each connection has one request. The response fits into the buffers of the system, so the server need not wait for a slow
+        // reader.
         http.keep_alive(false);
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            // An error of a connection concerns only the client of the connection.
+            // An error of a connection concerns only its client, so we ignore it.
             let _ignored = connection.await;
             drop(permit);
         });

@@ -25,7 +25,7 @@ pub struct Messages {
     pub format: OutputFormat,
     /// Write only errors and instructions.
     pub quiet: bool,
-    /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
+    /// The profile that commands in hints have to name; `None` if they use this profile anyway, by default or by the environment.
     profile: Option<String>,
     /// The ids that replace placeholders in hints.
     pub placeholders: Placeholders,

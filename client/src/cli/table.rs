@@ -82,7 +82,8 @@ impl Table {
         self.fitted(width.filter(|width| *width > 0).unwrap_or(80))
     }
 
-    /// Fits the table to a width: makes times relative, then shortens texts. If that is not enough, prints one line per cell.
+    /// Fits the table to a width: makes times relative, then shortens texts. If the table is still too wide, prints one line per
+    /// cell.
     fn fitted(&self, width: u16) -> String {
         let mut lines = self.lines();
         for (cell, (_, fit)) in lines.iter_mut().flat_map(|line| line.iter_mut().zip(&self.header)) {
@@ -111,7 +112,7 @@ impl Table {
         self.shows_header.then_some(titles).into_iter().chain(self.rows.iter().cloned()).collect()
     }
 
-    /// Formats the table with one line per cell, without empty (`-`) cells, for a terminal that is too narrow for its rows.
+    /// Formats the table with one line per cell, without empty (`-`) cells, for a terminal that is too narrow for the rows.
     fn as_blocks(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");

@@ -145,7 +145,7 @@ fn with_offer_hint(error: ApiError) -> CliError {
     }
 }
 
-/// The output for an offer. `replaced` is the user who had the offer before.
+/// The output for an offer. `replaced` is the user to whom the service was offered before.
 fn output(offer: &ServiceTransfer, replaced: Option<HumanUser>) -> CommandOutput {
     let ServiceTransfer { service_id, name, offered_by: _, new_owner, offered_at: _, expires_at } = offer;
     let mut rows = vec![

@@ -44,7 +44,7 @@ pub fn argument_for_field(field: &str) -> Option<String> {
     find_argument(&invoked_command(&arguments()), field)
 }
 
-/// The command that prints the help of the command that this process runs.
+/// The command line that prints the help of the command that this process runs.
 pub fn help_command() -> String {
     format!("{} --help", name(&invoked_command(&arguments())))
 }
@@ -205,13 +205,13 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     candidates.iter().find(allowed).cloned()
 }
 
-/// Whether at most a third of the characters differs. Clap is less strict, and suggests `zsh` for `tcsh`.
+/// Whether at most a third of the characters differs. Clap is less strict: it would suggest `zsh` for `tcsh`.
 fn is_similar(typed: &str, candidate: &str) -> bool {
     let longest = typed.chars().count().max(candidate.chars().count());
     strsim::osa_distance(typed, candidate) * 3 <= longest
 }
 
-/// Replaces an argument that has no place, and text that may be a secret, by `…`.
+/// Replaces by `…` an argument that the command does not take, and text that may be a secret.
 fn redact(error: &mut clap::Error) {
     let (kind, longest) = match error.kind() {
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, LONGEST_NAME),

@@ -41,7 +41,7 @@ pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<Cha
                 results.push(target.make_all(changes).await);
                 targets.push(Some(target));
             }
-            // Only the creation of a new service can fail here, and it is the first change.
+            // Only the creation of a new service can fail in `open`. It is the first change, so the other changes are not tried.
             Err(error) => {
                 let name = &service.name;
                 let not_tried = || Err(format!("service {name}: not tried, because it does not exist"));
@@ -169,7 +169,8 @@ impl<'a> ServiceTarget<'a> {
         Ok(())
     }
 
-    /// Assigns and revokes roles, many in one request. The results are in the order of the changes.
+    /// Assigns and revokes roles, up to [`AssignmentChange::MAX`] of them in one request. The results are in the order of the
+    /// changes.
     async fn assign_all(&self, changes: &[Change]) -> Vec<Result<(), CliError>> {
         let mut results = Vec::new();
         for batch in changes.chunks(AssignmentChange::MAX) {
@@ -183,14 +184,14 @@ impl<'a> ServiceTarget<'a> {
                     Err(error) => requests.iter().map(|_| Err(CliError::failed(error.to_string()))).collect(),
                 }
             };
-            // A change without a request keeps its own error. The others get the results of the response, in order.
+            // A change for which no request could be made keeps its error. The others get the results in the response, in order.
             let mut made = made.into_iter();
             results.extend(wanted.into_iter().map(|wanted| wanted.and_then(|_| made.next().unwrap_or(Ok(())))));
         }
         results
     }
 
-    /// The request for a change of an assignment. Fails if an earlier change was to create the role, but failed.
+    /// The request for a change of an assignment. Fails if the role does not exist, because an earlier change could not create it.
     fn assignment_change(&self, change: &Change) -> Result<AssignmentChange, CliError> {
         match change {
             Change::Revoke { role_id, agent, .. } => Ok(AssignmentChange {
@@ -241,7 +242,8 @@ impl<'a> ServiceTarget<'a> {
             (Ok(made), Some(secret_target)) => secret_target.write(secret(&made)),
             (Ok(_), None) => Ok(()),
             (Err(error), secret_target) => {
-                // Without an answer, the control plane may have made the secret. `PATH.pending` then makes the next run replace it.
+                // If no answer came, the control plane may have made the secret. The file `PATH.pending` makes the next run replace
+                // it.
                 let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 secret_target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)

@@ -31,17 +31,18 @@ pub enum Version {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Document {
     pub api_version: Version,
-    /// The `managedBy` that all objects of the document get. `--prune` deletes objects that have it and are in no document.
+    /// The `managedBy` that all objects of the document get. `--prune` deletes objects that have this `managedBy` and are in no
+    /// document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     pub services: Vec<DeclaredService>,
 }
 
-/// A service. Absent fields change nothing.
+/// A service in a file. A field that is absent in the file stays unchanged at the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredService {
-    /// The display name. Without `id`, it selects one of the human user's services.
+    /// The display name. Without `id`, the name selects one of the human user's services.
     pub name: String,
     /// The id of an existing service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
