@@ -144,8 +144,7 @@ impl Profiles {
         Ok(Self { directory: base.config_dir().join("countersign") })
     }
 
-    /// The path of a profile's file with this extension. `extension` is `toml`, `key`, `tokens.json`, `lock`, `human.json` or
-    /// `human.lock`.
+    /// The path of a file of a profile. `extension` is `toml`, `key`, `tokens.json`, `lock`, `human.json` or `human.lock`.
     pub fn path(&self, name: &str, extension: &str) -> Result<PathBuf, ProfileError> {
         let is_allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
         let is_valid = (1..=64).contains(&name.len()) && name.chars().all(is_allowed) && !name.starts_with('.');
@@ -233,8 +232,7 @@ impl Profiles {
         }
     }
 
-    /// Writes and deletes a temporary file, to check that a profile can be saved. Call it before an action whose result must be
-    /// saved.
+    /// Writes and deletes a file, to check that a profile can be saved. Callers use it before actions whose result must be saved.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
         let temporary_path = self.write_temporary(&path, "write test\n")?;
@@ -251,8 +249,7 @@ impl Profiles {
             .is_some_and(|directory| rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
     }
 
-    /// The names of the existing profiles, sorted. Files that cannot be profiles are skipped; an unreadable directory counts as
-    /// empty.
+    /// The names of the existing profiles, sorted. Skips files that cannot be profiles; an unreadable directory counts as empty.
     pub fn names(&self) -> Vec<String> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".toml")?.to_owned()));

@@ -1,8 +1,7 @@
 //! The session of an agent: refreshes tokens before they expire, and logs in again if the session has ended.
 //!
-//! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes. Invariant: a session never asks
-//! for more than the resource and the scope that its creator chose. If the creator chose no resource,
-//! [`Session::tokens_after_refusal`] may choose a service.
+//! [`crate::profile`] stores the [`SessionTokens`] between processes. Invariant: a session asks only for the resource and the scope
+//! that its creator chose. If the creator chose no resource, [`Session::tokens_after_refusal`] may choose a service.
 
 use crate::{Api, ApiError, Scope, Sign, TokenRequest, Tokens, clock};
 use countersign_identity::{Reason, Timestamp};
@@ -53,8 +52,7 @@ impl LoginMethod {
 }
 
 impl SessionTokens {
-    /// Computes the refresh and expiry times from the time of the request. The token was issued after the request, so the times are
-    /// never too late.
+    /// Computes the refresh and expiry times from the time of the request. The token is issued later, so they are never too late.
     fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
         let lifetime = Duration::from_secs(tokens.expires_in);
         Self {
@@ -189,8 +187,7 @@ impl<S: Sign> Session<S> {
         };
         match refreshed {
             Ok(tokens) => Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone()),
-            // The session can log in without the user. It forgets `requested_service`: the control plane chooses the audience
-            // again.
+            // The session logs in without the user, and forgets `requested_service`: the control plane chooses the audience again.
             Err(error) if error.ends_session() || is_scope_refused(&error) => self.log_in(state, None).await,
             Err(error) => Err(error),
         }

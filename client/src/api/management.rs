@@ -1,5 +1,4 @@
-//! Requests for services, API keys, roles and agents. `countersign apply` gives the `managedBy` of a file to all objects that the
-//! file declares.
+//! Requests for services, API keys, roles and agents. `countersign apply` gives the `managedBy` of a file to all objects in it.
 
 use super::{
     ApiError, HumanApi, Page, PageStart, Result, ServiceApi, own_agent::ListedAgent, redact::redacted_url, response::id,

@@ -1,5 +1,5 @@
-//! Removes the parts of a URL that may be secret, so that messages and traces can show the rest. Also recognizes text that looks
-//! like a secret, and URLs of this machine.
+//! Removes the parts of a URL that may be secret, so that messages and traces can show the rest. Also recognizes secrets by their
+//! prefix.
 
 use reqwest::Url;
 use std::net::IpAddr;

@@ -56,8 +56,7 @@ impl Sidecar {
     }
 }
 
-/// Whether the sidecars of a service decide with a change. A sidecar whose data is too old refuses all requests, and does not
-/// count.
+/// Whether the sidecars of a service decide with a change. A sidecar whose data is too old refuses all requests and counts apart.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {

@@ -47,8 +47,7 @@ impl ServiceApi {
         self.call(Method::GET, &["transfer"], None).await
     }
 
-    /// Ends the offer of a service: the owner withdraws it, the user who may accept it declines it. Returns `true` if it was
-    /// declined.
+    /// Ends the offer of a service: its owner withdraws it, or the user who could accept it declines it, which returns `true`.
     pub async fn withdraw_transfer(&self) -> Result<bool> {
         let Withdrawal { declined } = self.call(Method::DELETE, &["transfer"], None).await?;
         Ok(declined)

@@ -173,8 +173,7 @@ fn read_credential(path: &str) -> Result<SecretString, String> {
     }
 }
 
-/// Whether a credential can be sent in an HTTP header. For any other credential, the HTTP client would report an error of the
-/// connection.
+/// Whether a credential can be sent in an HTTP header. For another one, the HTTP client would report a connection error.
 fn is_one_word(credential: &SecretString) -> bool {
     credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }

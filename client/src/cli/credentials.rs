@@ -1,5 +1,4 @@
-//! Finds the credential of a command, in an option or a variable, or else in the stored login of the human user; opens the API with
-//! it.
+//! Finds the credential of a command in an option, a variable or the stored login of the human user, and opens the API with it.
 
 use super::{
     args::{HUMAN_TOKEN_HINT, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, ServerArgs, ServiceKeyArg},

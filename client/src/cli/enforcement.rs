@@ -24,8 +24,7 @@ use std::time::Duration;
 pub use text::sidecars;
 use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 
-/// A revision that every control plane has. [`ReceiptArgs::wait`] asks where it is in force, to see whether the credential may
-/// know.
+/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for its receipt, to see if the credential may read receipts.
 const FIRST_REVISION: u64 = 1;
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);

@@ -112,8 +112,7 @@ where
             async move { Ok::<_, Infallible>(response.await) }
         });
         let mut http = http1::Builder::new();
-        // Each connection has one request. The response fits into the buffers of the system, so the server need not wait for a slow
-        // reader.
+        // Each connection has one request. The response fits into the buffers of the system, so slow readers delay nothing.
         http.keep_alive(false);
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));

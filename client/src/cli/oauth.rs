@@ -36,8 +36,7 @@ pub enum LoginChoice<'a> {
     OfProfile,
     /// The login with a challenge.
     Challenge,
-    /// The OAuth token endpoint with these limits. The resource defaults to the resource of the profile, but the scope has no
-    /// default.
+    /// The OAuth token endpoint with these limits. By default, the resource is that of the profile, and the scope is not limited.
     OAuth(&'a LimitArgs),
     /// The login that is saved in the profile, with these limits in place of its limits. They need the OAuth token endpoint.
     Limited(&'a LimitArgs),

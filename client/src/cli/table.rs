@@ -82,8 +82,7 @@ impl Table {
         self.fitted(width.filter(|width| *width > 0).unwrap_or(80))
     }
 
-    /// Fits the table to a width: makes times relative, then shortens texts. If the table is still too wide, prints one line per
-    /// cell.
+    /// Fits the table to a width: makes times relative, then shortens texts. A table that is still too wide gets one line per cell.
     fn fitted(&self, width: u16) -> String {
         let mut lines = self.lines();
         for (cell, (_, fit)) in lines.iter_mut().flat_map(|line| line.iter_mut().zip(&self.header)) {

@@ -1,7 +1,6 @@
 //! The login of a human user in a profile: the file `NAME.human.json`.
 //!
-//! Invariant: a login belongs to one control plane. Callers check this with [`HumanLogin::is_for`] before they send the token of a
-//! login.
+//! Invariant: a login belongs to one control plane. Callers check this with [`HumanLogin::is_for`] before they send its token.
 
 use super::{ProfileError, Profiles, is_same_url, read_if_exists, remove_if_exists};
 use crate::oidc::{HumanClaims, IssuedTokens, LoginSettings};

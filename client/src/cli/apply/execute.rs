@@ -169,8 +169,7 @@ impl<'a> ServiceTarget<'a> {
         Ok(())
     }
 
-    /// Assigns and revokes roles, up to [`AssignmentChange::MAX`] of them in one request. The results are in the order of the
-    /// changes.
+    /// Assigns and revokes roles, many in one request. The results are in the order of the changes.
     async fn assign_all(&self, changes: &[Change]) -> Vec<Result<(), CliError>> {
         let mut results = Vec::new();
         for batch in changes.chunks(AssignmentChange::MAX) {
@@ -242,7 +241,7 @@ impl<'a> ServiceTarget<'a> {
             (Ok(made), Some(secret_target)) => secret_target.write(secret(&made)),
             (Ok(_), None) => Ok(()),
             (Err(error), secret_target) => {
-                // If no answer came, the control plane may have made the secret. The file `PATH.pending` makes the next run replace
+                // Without an answer, the control plane may have made the secret. Because of `PATH.pending`, the next run replaces
                 // it.
                 let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 secret_target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);

@@ -29,8 +29,7 @@ pub struct Existing {
 /// A service with what belongs to it. `keys` is empty if the plan needs no API keys.
 pub struct ExistingService {
     pub service: Service,
-    /// Whether the human user owns the service; `true` with an API key. An administrator can also read the services of other
-    /// owners.
+    /// Whether the human user owns the service; `true` with an API key. Administrators can also read services of other owners.
     pub is_own: bool,
     pub roles: Vec<Role>,
     /// The agents that hold a role.
@@ -47,8 +46,7 @@ pub struct Access {
     /// The service of the API key; `None` with the token of a human user, who can have several services.
     service_of_key: Option<String>,
     /// The human user; `None` with an API key, or if the token has no readable claims: without a user, we find services only by id.
-    /// A name stands only for a service of this user: an administrator can read the services of all owners, who can use the same
-    /// names.
+    /// A name stands only for a service of this user: administrators can read all services, and several can have this name.
     human: Option<HumanUser>,
 }
 

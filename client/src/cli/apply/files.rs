@@ -37,8 +37,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
             }
             has_documents |= !documents.is_empty();
             for mut document in documents {
-                // Paths of secret files are relative to the YAML file, or to the current directory if the YAML comes from standard
-                // input.
+                // Paths of secret files are relative to the YAML file; in YAML from standard input, to the current directory.
                 let directory = path.parent().unwrap_or_else(|| Path::new(""));
                 document.secret_files().for_each(|file| *file = directory.join(&file));
                 managed_by.extend(document.managed_by);

@@ -31,8 +31,7 @@ pub enum Version {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Document {
     pub api_version: Version,
-    /// The `managedBy` that all objects of the document get. `--prune` deletes objects that have this `managedBy` and are in no
-    /// document.
+    /// The `managedBy` that all objects of the document get. `--prune` deletes objects with this value that are in no document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     pub services: Vec<DeclaredService>,

@@ -43,8 +43,7 @@ impl Form {
     }
 }
 
-/// Checks that a request stays within `allowed`, the limits of the command. Returns the requested scope; `None` stands for the
-/// scope of the command.
+/// Checks that a request stays within `allowed`, the limits of the command. Returns the requested scope, `None` if there is none.
 pub fn narrow(allowed: &TokenRequest, form: &Form) -> Result<Option<Scope>, RequestError> {
     match form.get("grant_type") {
         None => return Err(RequestError::new("invalid_request", "grant_type is missing")),

@@ -12,8 +12,7 @@ use std::collections::HashMap;
 
 impl<'a> ServicePlanner<'a> {
     /// Plans to make missing assignments, to change the end of others, and to revoke those that the files no longer declare. For a
-    /// role of an agent, an assignment by the agent's id counts before one by a pattern, and the first pattern counts before later
-    /// ones.
+    /// role of an agent, an assignment that names the agent's id counts, or else the first one with a matching pattern.
     pub(super) fn plan_assignments(&mut self) -> Result<(), CliError> {
         let name = &self.declared.name;
         let holders: HashMap<_, _> = self.holders().map(|holder| (holder.agent.agent_id.as_str(), holder)).collect();
@@ -60,8 +59,8 @@ impl<'a> ServicePlanner<'a> {
         Ok(())
     }
 
-    /// Plans an assignment for one of the agents that it names. `name` is the agent's, empty if unknown; `held` is `None` if the
-    /// agent does not hold the role.
+    /// Plans an assignment for one of the agents that it names. `name` may be empty; `held` is the role if the agent holds it
+    /// already.
     fn plan_assignment(
         &mut self,
         assignment: &DeclaredAssignment,
