@@ -94,7 +94,7 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// What stored tokens are for. They are used only for the same control plane and agent, and the same audience and scope.
+/// What stored tokens are for. Tokens are used only for the same control plane and agent, and the same audience and scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTokenKey {
     /// The URL of the control plane.

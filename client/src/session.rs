@@ -52,7 +52,7 @@ impl LoginMethod {
 }
 
 impl SessionTokens {
-    /// Computes the refresh and expiry times from the time of the request. The token is issued later, so they are never too late.
+    /// Counts the refresh and expiry times from the request. The token is issued later, so these times are never too late.
     fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
         let lifetime = Duration::from_secs(tokens.expires_in);
         Self {
@@ -104,8 +104,8 @@ impl<S: Sign> Session<S> {
 
     /// Returns valid tokens: the current tokens, or refreshed tokens, or the tokens of a new login.
     ///
-    /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. The next refresh then waits
-    /// as long as the header `Retry-After` asks.
+    /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. The next refresh
+    /// waits as long as the header `Retry-After` in the refusal asks.
     pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
         let mut state = self.state.lock().await;
         let now = clock::now();
@@ -139,7 +139,7 @@ impl<S: Sign> Session<S> {
         self.log_in(&mut *self.state.lock().await, None).await
     }
 
-    /// Ends the session at the control plane, and forgets its tokens even after an error. The control plane then refuses them.
+    /// Ends the session at the control plane, which refuses its tokens from then on. Forgets the tokens even after an error.
     pub async fn revoke(&self) -> Result<(), ApiError> {
         let Some(tokens) = self.state.lock().await.tokens.take() else { return Ok(()) };
         self.api.revoke_token(&tokens.refresh_token).await.map(drop)

@@ -193,8 +193,7 @@ impl Verifier {
         let id = single_value(headers, ID)?;
         let timestamp = single_value(headers, TIMESTAMP)?;
         let signatures = single_value(headers, SIGNATURE)?;
-        // A dot separates the signed parts. If an id had a dot, an attacker could split a signed text into another id and
-        // timestamp.
+        // A dot separates the signed parts. With a dot in the id, an attacker could split a signed text into another id and time.
         if id.is_empty() || id.contains('.') {
             return Err(WebhookError::Unreadable(ID));
         }

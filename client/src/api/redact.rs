@@ -1,5 +1,4 @@
-//! Removes the parts of a URL that may be secret, so that messages and traces can show the rest. Also recognizes secrets by their
-//! prefix.
+//! Removes the parts of a URL that may be secret, so that messages can show the rest. Also recognizes secrets by their prefix.
 
 use reqwest::Url;
 use std::net::IpAddr;

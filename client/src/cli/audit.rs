@@ -42,7 +42,7 @@ pub struct ListArgs {
     /// Entries since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 5m, 8h or 7d ago
     #[arg(long, value_name = "TIME", value_parser = parse_past_time)]
     since: Option<Timestamp>,
-    /// Entries before this time, in the same forms
+    /// Entries before this time, in the forms of --since
     #[arg(long, value_name = "TIME", value_parser = parse_past_time)]
     until: Option<Timestamp>,
     /// The maximum number of entries

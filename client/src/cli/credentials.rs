@@ -28,7 +28,7 @@ impl OwnedServiceArgs {
 }
 
 impl HumanTokenArg {
-    /// The token that an option or variable sets, or else the token of the stored login; an error without both.
+    /// The token that an option or variable sets, or else the token of the stored login; fails if there is no token.
     pub async fn credential(&self, context: &Context, server: &ServerArgs) -> Result<SecretString, CliError> {
         let token = self.available(context, server).await?;
         token.ok_or_else(|| CliError::missing("the token of a human user", HUMAN_TOKEN_HINT))
@@ -44,7 +44,7 @@ impl HumanTokenArg {
 }
 
 impl ServiceKeyArg {
-    /// The API key of the service, or else the token of the human user; an error without both.
+    /// The API key of the service, or else the token of the human user; fails if neither is set or stored.
     pub async fn or_human(
         &self,
         context: &Context,

@@ -35,10 +35,10 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The shortest pause before the next request after an outage of the control plane.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
-/// What a receipt says if no sidecar is connected, after a change by which agents lose access.
+/// What a receipt says if no sidecar is connected, after a change that ends access.
 pub const REFUSES_WITHOUT_SIDECAR: &str = "the API refuses at once";
 
-/// What a receipt says if no sidecar is connected, after a change by which agents get access.
+/// What a receipt says if no sidecar is connected, after a change that gives access.
 pub const ALLOWS_WITHOUT_SIDECAR: &str = "the API allows at once";
 
 /// How long a command waits for the sidecars of its service, if at all.

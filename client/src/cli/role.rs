@@ -238,7 +238,7 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
     Ok(receipt.output(text, json, Some("Next: countersign role list")))
 }
 
-/// What the arguments of an assignment name, and how long the command waits for the sidecars.
+/// What the arguments name: the service, the agent and the role of an assignment, and how long to wait for the sidecars.
 struct Assignment {
     service: ServiceApi,
     agent: String,

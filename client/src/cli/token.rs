@@ -143,8 +143,8 @@ async fn revoke_and_forget(
     server: &ServerArgs,
     token: Option<SecretString>,
 ) -> Result<Revoked, CliError> {
-    // The lock keeps other processes from using a token that is about to be revoked. If it fails, for example on a read-only file
-    // system, we revoke the token nevertheless.
+    // The lock keeps other processes from using a token that is about to be revoked. If locking fails, for example on a read-only
+    // file system, we revoke the token without the lock.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
     // We use stored tokens only if this control plane issued them: it must not receive the tokens of another one.
     let stored = stored_tokens(context, Some(context.url(server)?))?;

@@ -161,7 +161,7 @@ fn misplaced_option<'a>(error: &'a clap::Error, command: &Command) -> Option<&'a
     std::iter::once(command).chain(subcommands).any(has_option).then_some(option)
 }
 
-/// The next step if a command on roles lacks the argument AGENT. It shows the profile's agent, and lets the user decide.
+/// The next step if a command on roles lacks the argument AGENT. The step names the profile's agent, but the user has to choose.
 fn next_for_missing_agent(error: &clap::Error, name: &str, arguments: &[String]) -> Option<String> {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != ErrorKind::MissingRequiredArgument

@@ -39,7 +39,7 @@ pub struct DeviceAuthorization {
     // Some issuers implement a draft of RFC 8628, in which the member is called `verification_url`.
     #[serde(alias = "verification_url", deserialize_with = "line")]
     pub verification_uri: String,
-    /// The URL of the page of `verification_uri` with the user code in it.
+    /// The URL `verification_uri` with the user code in it, so that the user need not enter the code.
     #[serde(default, alias = "verification_url_complete", deserialize_with = "optional_line")]
     pub verification_uri_complete: Option<String>,
     /// The lifetime of the codes, in seconds.

@@ -152,7 +152,7 @@ impl<'a> ServiceTarget<'a> {
         self.complete(async || self.api.change(change).await).await
     }
 
-    /// Creates a role. If another run has created it meanwhile, changes that role instead.
+    /// Creates a role. If another run has created the role meanwhile, changes it instead.
     async fn create_role(&mut self, role: &DeclaredRole) -> Result<(), CliError> {
         let properties = self.role_properties(role);
         let created = match self.repeated(async || self.api.create_role(properties).await).await {
@@ -241,8 +241,7 @@ impl<'a> ServiceTarget<'a> {
             (Ok(made), Some(secret_target)) => secret_target.write(secret(&made)),
             (Ok(_), None) => Ok(()),
             (Err(error), secret_target) => {
-                // Without an answer, the control plane may have made the secret. Because of `PATH.pending`, the next run replaces
-                // it.
+                // Without an answer, the control plane may have made the secret. With `PATH.pending`, the next run replaces it.
                 let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 secret_target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)
@@ -280,7 +279,7 @@ impl<'a> ServiceTarget<'a> {
     }
 }
 
-/// Creates the service of a plan and returns its id. If another run has created it meanwhile, returns that service's id.
+/// Creates the service of a plan and returns its id. If another run has created the service meanwhile, returns its id.
 async fn create_service(context: &Context, access: &Access, plan: &ServicePlan) -> Result<String, CliError> {
     let Access { api, credential, .. } = access;
     let ServicePlan { name, managed_by, changes, .. } = plan;

@@ -49,7 +49,7 @@ pub struct DeclaredService {
     /// Whether the service accepts tokens that were issued for no service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts_unbound_tokens: Option<bool>,
-    /// The URLs under which clients reach the service. They replace all other URLs.
+    /// The URLs under which clients reach the service. These URLs replace all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_uris: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,7 +94,7 @@ pub struct DeclaredAssignment {
     pub expires_at: Option<String>,
 }
 
-/// A pattern for agents. If both fields are set, both must match.
+/// A pattern for agents. If `name` and `email` are set, an agent must match both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Match {

@@ -163,7 +163,7 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
         let next = "move the file to a path of letters, digits and the characters . _ - /";
         usage("the path of --ca (COUNTERSIGN_CA) contains a character that has a meaning for nginx", next)
     })?;
-    // No request has the host `_`. nginx uses a server with this name only as the default: the first server on the port.
+    // No request has the host `_`. nginx uses a server with this name only as the default: if it is the first one on its port.
     let host = settings.host.as_deref().filter(|host| *host != "*").unwrap_or("_");
     Ok(vec![
         ("upstream", settings.upstream.to_string()),

@@ -40,7 +40,7 @@ struct State {
 }
 
 impl ReceivedRequest {
-    /// Whether the signature is valid. Even then, the body may not be an event.
+    /// Whether the signature is valid. The body of a signed request may be something else than an event.
     pub const fn is_signed(&self) -> bool {
         match self.problem {
             None | Some(WebhookError::NotAnEvent) => true,
@@ -56,9 +56,9 @@ impl ReceivedRequest {
         }
     }
 
-    /// Lets the server answer the request with success.
+    /// Lets the server answer the request.
     pub fn acknowledge(self) {
-        // If the connection has ended meanwhile, nobody receives this.
+        // If the connection has ended meanwhile, nobody waits for this.
         let _ignored = self.acknowledged.send(());
     }
 }

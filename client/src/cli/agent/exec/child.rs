@@ -79,7 +79,7 @@ fn with_loopback(excluded: &str) -> String {
 }
 
 impl HandledSignals {
-    /// Handles the signals to pass on, except those that this process already ignores: `nohup` lets the program ignore them, too.
+    /// Handles the signals to pass on, except those that it ignores because of `nohup`: the program ignores these, too.
     fn new() -> io::Result<Self> {
         let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
         let is_ignored = |signal: Signal| ignored & (1 << (signal.as_raw() - 1)) != 0;

@@ -59,8 +59,7 @@ impl<'a> ServicePlanner<'a> {
         Ok(())
     }
 
-    /// Plans an assignment for one of the agents that it names. `name` may be empty; `held` is the role if the agent holds it
-    /// already.
+    /// Plans an assignment for one of the agents that it names. `held` is the role if the agent has it already.
     fn plan_assignment(
         &mut self,
         assignment: &DeclaredAssignment,
@@ -139,7 +138,7 @@ impl<'a> ServicePlanner<'a> {
     }
 }
 
-/// Whether two ends are the same in microseconds, which is the precision of the control plane.
+/// Whether two assignments end at the same time in microseconds, the precision of the control plane.
 fn is_same_end(first: Option<&str>, second: Option<&str>) -> bool {
     first.map(micros) == second.map(micros)
 }

@@ -42,7 +42,7 @@ pub enum Change {
     CreateRole(DeclaredRole),
     ChangeRole {
         id: String,
-        /// The `managedBy` so far.
+        /// The `managedBy` of the role before the change.
         managed_by: Option<String>,
         /// The role before the change, with only the fields that the file declares.
         from: DeclaredRole,
@@ -81,7 +81,7 @@ pub enum Change {
     CreateWebhook(DeclaredWebhook),
     ChangeWebhook {
         id: String,
-        /// The `managedBy` so far.
+        /// The `managedBy` of the webhook before the change.
         managed_by: Option<String>,
         /// The webhook before the change, with only the fields that the file declares.
         from: DeclaredWebhook,
@@ -95,7 +95,7 @@ pub enum Change {
     },
     CreateKey {
         key: DeclaredKey,
-        /// The id of a key whose secret was lost. It is revoked before the new key is made.
+        /// The id of a key whose secret was lost, which is revoked before the new key is made.
         replaces: Option<String>,
     },
 }
