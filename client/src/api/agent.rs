@@ -18,7 +18,7 @@ pub struct Tokens {
     pub refresh_token: SecretString,
     /// The lifetime of the access token, in seconds.
     pub expires_in: u64,
-    /// The permissions that the tokens are limited to. Only the token endpoint returns them: after a login with a challenge, this is `None`.
+    /// The permissions that the tokens are limited to; `None` after a login with a challenge, whose answer does not contain them.
     #[serde(skip)]
     pub scope: Option<Scope>,
 }

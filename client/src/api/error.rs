@@ -155,7 +155,7 @@ pub fn requirement(details: &Map<String, Value>) -> String {
 fn describe(value: &Value) -> String {
     let list = |items: &[Value], separator: &str| items.iter().map(describe).collect::<Vec<_>>().join(separator);
     let member = |(name, value): (&String, &Value)| match value {
-        // One item of the list `access` suffices, so `or` joins its items. Of any other list, all items count.
+        // One item of the list `access` suffices, so `or` joins its items; of any other list, all items are needed.
         Value::Array(kinds) if name == "access" => format!("{name} {}", list(kinds, " or ")),
         value => format!("{name} {}", describe(value)),
     };

@@ -56,7 +56,7 @@ impl Sidecar {
     }
 }
 
-/// Whether the sidecars of a service decide with a change. A sidecar whose data is too old refuses all requests and counts apart.
+/// Whether the sidecars of a service decide with a change. Sidecars whose data is too old refuse all requests: they do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {

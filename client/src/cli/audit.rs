@@ -99,7 +99,7 @@ fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
 async fn agent_names(service: &ServiceApi, entries: &[AuditEntry]) -> BTreeMap<String, String> {
     let mut names = agent_names_in(entries);
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
-    // We read only one page of agents, which is enough for most services. Errors are ignored: the table is usable without names.
+    // We read only one page of agents, which is enough for most services. Errors are ignored: the entries are useful without names.
     if entries.iter().any(is_unknown)
         && let Ok(page) = service.list_agents(&AgentFilter::default(), &PageStart::FIRST).await
     {

@@ -30,7 +30,7 @@ Examples:
 
 Next: follow the lines that begin with `Next`";
 
-/// The clock difference, in seconds, that verifiers of tokens tolerate. Above it, tokens appear expired or not valid yet.
+/// The clock difference, in seconds, that verifiers of tokens tolerate. If it is larger, tokens appear expired or not valid yet.
 const LEEWAY: i64 = 30;
 
 #[derive(Args)]

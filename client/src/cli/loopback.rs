@@ -27,7 +27,8 @@ const MAX_HEAD: usize = 32 * 1024;
 
 const MAX_CONNECTIONS: usize = 256;
 
-/// The timeout for a head, and for a body. It is short: all clients are on this machine, and another user could hold connections open.
+/// The timeout for a head, and for a body. All clients are on this machine, so it can be short; without it, another user could hold
+/// connections open.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause after a connection could not be accepted.

@@ -40,7 +40,7 @@ pub fn report(error: &CliError, messages: &Messages) -> ExitCode {
     code.into()
 }
 
-/// The next step. If the API refused values, the step names the arguments that set them. Fields without an argument are left out.
+/// The next step. If the API refused values, the step names the arguments that set them. Fields that no argument sets are left out.
 fn next_step(error: &CliError) -> Option<Cow<'_, str>> {
     let hint = hints::next_step(error);
     let Cause::Api(ApiError::Refused { code, details, .. }) = &error.cause else { return hint };

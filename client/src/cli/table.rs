@@ -1,6 +1,6 @@
 //! Tables that fit the terminal.
 //!
-//! Invariant: an id is never cut. In a pipe all cells are complete, and times are RFC 3339.
+//! Invariant: an id is never cut. In a pipe, no cell is shortened, and times are in the form of RFC 3339.
 
 use super::time::relative;
 use comfy_table::{ColumnConstraint, ContentArrangement, Row, Width, presets::NOTHING};

@@ -44,7 +44,7 @@ pub struct TransferArgs {
     /// Withdraw the offer of your service, or decline a service that is offered to you
     #[arg(long, visible_alias = "decline", conflicts_with = "to")]
     withdraw: bool,
-    /// The id of the service. Without an option, the command shows its offer; without an id, it lists the offers to you
+    /// The id of the service. Without an option, the command shows the offer of the service; without an id, the offers to you
     #[arg(add = ArgValueCandidates::new(complete::service_ids))]
     service: Option<String>,
 }

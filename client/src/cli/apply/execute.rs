@@ -77,7 +77,7 @@ struct ServiceTarget<'a> {
 }
 
 impl<'a> ServiceTarget<'a> {
-    /// Opens the service of a plan. Creates it if it does not exist.
+    /// Finds the service of a plan, or creates it if it does not exist.
     async fn open(context: &'a Context, access: &Access, plan: &'a ServicePlan) -> Result<Self, CliError> {
         let id = match &plan.id {
             Some(id) => id.clone(),

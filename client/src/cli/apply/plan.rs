@@ -292,7 +292,7 @@ impl<'a> ServicePlanner<'a> {
     }
 
     /// Checks that the files may change an object, which belongs to the files that have its `managedBy`. Files with another
-    /// `managedBy` may not declare it. Files without `managedBy` may declare it, but not change it.
+    /// `managedBy` may not declare the object. Files without `managedBy` may declare it, but not change it.
     fn require_ownership(&self, what: &str, existing: Option<&String>, will_change: bool) -> Result<(), CliError> {
         match (existing, &self.declared.managed_by) {
             _ if self.args.take_ownership => Ok(()),

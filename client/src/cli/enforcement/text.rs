@@ -83,7 +83,7 @@ pub fn unknown(problem: &str, next: &str) -> CliError {
 
 /// The error if the request about the enforcement failed. `otherwise` is the next step if the error has none.
 pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> CliError {
-    // After an outage, the hint says to try the command again. But the change is done and must not be repeated.
+    // After an outage, the hint would say to try the command again, although its change is done and must not be repeated.
     let is_outage = error.is_outage();
     let error = context.with_context_hint(error.into());
     let next = next_step(&error).filter(|_| !is_outage);

@@ -91,7 +91,7 @@ fn cluster_type(address: &HostPort) -> &'static str {
     if address.is_ip() { "STATIC" } else { "STRICT_DNS" }
 }
 
-/// The lines that name the service for all routes of a virtual host. Envoy adds the context extensions of a route to these.
+/// The lines that name the service for all routes of a virtual host. Envoy adds the context extensions that a route has.
 fn envoy_service_rule(service: &str) -> String {
     format!(
         "                      # The service of these routes. A sidecar of one service needs no service_id.\n\

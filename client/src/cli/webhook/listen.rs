@@ -105,7 +105,7 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     words.try_fold(verifier, |verifier, word| Ok(verifier.or(parse(word)?))).map(Some)
 }
 
-/// Creates a webhook that delivers to this machine. Deletes it at the end, even after an error.
+/// Creates a webhook that delivers to this machine. Deletes the webhook at the end, even after an error.
 async fn with_temporary_webhook(
     context: &Context,
     webhooks: &WebhookApi,

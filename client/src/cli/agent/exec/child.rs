@@ -15,7 +15,7 @@ use tokio::{
 /// If a signal ends the program, the exit code is this plus the number of the signal, as in shells.
 const SIGNAL_EXIT_CODE: i32 = 128;
 
-/// Signals that a terminal sends to all processes in its foreground. The program receives these from the terminal itself.
+/// Signals that a terminal sends to all processes in its foreground, so the program receives them without our help.
 const SIGNALS_OF_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
 
 /// Signals that we pass on to the program.

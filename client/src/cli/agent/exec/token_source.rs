@@ -1,7 +1,7 @@
 //! Obtains the tokens that the local token endpoint returns: one session of the agent for each scope that the program requests.
 //!
 //! We do not use the session that the profile stores: other commands may use its refresh token while the program runs, and a
-//! refresh token works only once. Invariants: the number of sessions is limited, and they end with the program.
+//! refresh token works only once. Invariants: the number of sessions is limited, and the sessions end when the program ends.
 
 use crate::cli::login::TokenTarget;
 use countersign_client::{Api, ApiError, LoginMethod, Scope, Session, SessionTokens, Signer, TokenRequest};
@@ -36,7 +36,7 @@ pub struct TokenSource {
     sessions: Mutex<Vec<ScopedSession>>,
 }
 
-/// A session of the agent. Its scope is what the program requested; `None` for the scope of the command.
+/// A session of the agent, with the scope that the program requested; `None` for the scope of the command.
 struct ScopedSession {
     scope: Option<Scope>,
     session: Arc<Session<Arc<Signer>>>,

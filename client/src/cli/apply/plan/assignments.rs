@@ -138,7 +138,7 @@ impl<'a> ServicePlanner<'a> {
     }
 }
 
-/// Whether two assignments end at the same time in microseconds, the precision of the control plane.
+/// Whether two assignments end in the same microsecond, however the times are written.
 fn is_same_end(first: Option<&str>, second: Option<&str>) -> bool {
     first.map(micros) == second.map(micros)
 }
