@@ -139,7 +139,7 @@ pub fn http_client(
     authority: Option<&[u8]>,
     configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
 ) -> Result<reqwest::Client> {
-    // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
+    // The cryptographic provider of rustls can be installed once per process. An error says that it is installed already.
     let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut http = reqwest::Client::builder()
         // If the client followed a redirect, it would send signatures and tokens to the host in the redirect.

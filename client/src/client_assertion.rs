@@ -13,13 +13,13 @@ use std::time::Duration;
 /// The value of the parameter `client_assertion_type`.
 pub const ASSERTION_TYPE: &str = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer";
 
-/// How long an assertion is valid. An external signer may wait two minutes for a touch or a PIN, and the clocks may differ by a minute.
-/// The control plane accepts at most five minutes.
+/// How long an assertion is valid. An external signer may wait two minutes for a touch or a PIN, and the clocks may differ by a
+/// minute. The control plane accepts a lifetime of at most five minutes.
 const LIFETIME: Duration = Duration::from_mins(4);
 
 /// Signs an assertion of an agent for the server with this issuer. The server accepts it once, until four minutes after `now`.
 pub async fn sign(signer: &impl Sign, agent: &str, issuer: &str, now: Timestamp) -> Result<SecretString, KeyError> {
-    // The type keeps the assertion from being accepted as a JWT for another purpose.
+    // Because of this type, no server accepts the assertion as a JWT for another purpose.
     let header = json!({ "alg": "ES256", "typ": "client-authentication+jwt" });
     let claims = json!({
         "iss": agent,

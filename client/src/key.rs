@@ -54,7 +54,7 @@ impl PrivateKey {
 
     /// Generates a random value in the format of a nonce.
     pub fn random_nonce() -> String {
-        // A nonce needs 32 random bytes, and a private key consists of 32. This one is used for nothing else.
+        // A nonce needs 32 random bytes, and the bytes of a new private key are random. This key is used for nothing else.
         hex::encode(SecretKey::generate().to_bytes())
     }
 

@@ -23,8 +23,8 @@ async fn run(arguments: Arguments) -> ExitCode {
     }
 }
 
-/// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code of the program.
-/// A command that fails in part returns data and an error. If the data cannot be printed either, both errors are reported.
+/// Prints the data on standard output, then the note and the errors on standard error. Returns the exit code of the program. A
+/// command that fails in part returns data and an error. If the data cannot be printed, that error is reported as well.
 fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
     let printed = output.print(messages.format);
     let failed = printed.is_err() || output.error.is_some();

@@ -94,7 +94,7 @@ impl OidcClient {
         let has_credentials = |url: &Url| !url.username().is_empty() || url.password().is_some();
         let parsed = Url::parse(&settings.issuer).ok().filter(|url| is_valid(url) && !has_credentials(url));
         let parsed = parsed.ok_or_else(|| IssuerError::Url(redacted_url(&settings.issuer)))?;
-        // A proxy could read requests over plain HTTP, which are only for this machine.
+        // Requests over plain HTTP go to this machine only, and not through a proxy, which could read them.
         let is_plain = parsed.scheme() == "http";
         let http = http_client(authority, |http| if is_plain { http.no_proxy() } else { http });
         let http = http.map_err(|error| {
@@ -143,7 +143,7 @@ impl OidcClient {
         })
     }
 
-    /// Sends a form with the client id, and returns the response, whatever its status is.
+    /// Sends a form with the client id. Returns the response even if its status is an error.
     async fn post(&self, url: &Url, fields: &[(&str, &str)]) -> Result<Response, IssuerError> {
         let mut form = form_urlencoded::Serializer::new(String::new());
         form.append_pair("client_id", &self.settings.client_id).extend_pairs(fields);

@@ -81,8 +81,8 @@ pub struct Profile {
     pub audience: Option<String>,
     /// The id of the service that management commands apply to.
     pub service: Option<String>,
-    /// What a login over the OAuth token endpoint requests: the scope and the resource (a URI) of the agent's tokens. `None` if the agent
-    /// logs in with a challenge. After either login, `audience` limits the tokens to a service.
+    /// What a login over the OAuth token endpoint requests: the scope and the resource (a URI) of the agent's tokens. `None` if the
+    /// agent logs in with a challenge. With both kinds of login, `audience` limits the tokens to a service.
     pub oauth: Option<TokenRequest>,
     /// How the human user logged in last. The next login uses the same values by default.
     pub login: Option<LoginSettings>,
@@ -94,7 +94,7 @@ pub struct Profiles {
     directory: PathBuf,
 }
 
-/// What stored tokens are for. A profile may use them only for the same control plane and agent, with the same audience and scope.
+/// What stored tokens are for. Tokens are used only for the same control plane and agent, and the same audience and scope.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredTokenKey {
     /// The URL of the control plane.
@@ -109,15 +109,15 @@ pub struct StoredTokenKey {
 }
 
 impl Profile {
-    /// The key of the tokens that are stored for an agent with the settings of this profile.
+    /// What the tokens of an agent are for, with the settings of this profile.
     pub fn token_key(&self, url: String, agent: String) -> StoredTokenKey {
         StoredTokenKey { url, agent, audience: self.audience.clone(), oauth: self.oauth.clone() }
     }
 }
 
 impl StoredTokenKey {
-    /// Whether both keys are the same. Treats URLs that differ only in the case of the host, a default port or a
-    /// trailing slash as equal.
+    /// Whether tokens with one key may be used for the other. Treats URLs that differ only in the case of the host, a default port
+    /// or a trailing slash as equal.
     pub fn matches(&self, other: &Self) -> bool {
         let Self { url, agent, audience, oauth } = other;
         let is_same_request = self.audience == *audience && self.oauth == *oauth;
@@ -177,7 +177,7 @@ impl Profiles {
         self.write(&path, &text)
     }
 
-    /// Reads the stored tokens if they have this key. A malformed file counts as none, because the next login replaces it.
+    /// Reads the stored tokens if they match this key. A malformed file counts as no tokens, because the next login replaces it.
     pub fn tokens(&self, name: &str, key: &StoredTokenKey) -> Result<Option<SessionTokens>, ProfileError> {
         let Some(text) = read_if_exists(&self.path(name, "tokens.json")?)?.map(SecretString::from) else {
             return Ok(None);
@@ -192,7 +192,7 @@ impl Profiles {
         }))
     }
 
-    /// Stores tokens with the key that [`Self::tokens`] needs.
+    /// Stores tokens, with the key that [`Self::tokens`] compares.
     pub fn save_tokens(&self, name: &str, key: &StoredTokenKey, tokens: &SessionTokens) -> Result<(), ProfileError> {
         let stored = json!({
             "subject": key,
@@ -232,7 +232,7 @@ impl Profiles {
         }
     }
 
-    /// Writes and deletes a temporary file, to check that a profile can be saved. Call it before an action with a result to save.
+    /// Writes and deletes a file, to check that a profile can be saved. Callers use it before actions whose result must be saved.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
         let temporary_path = self.write_temporary(&path, "write test\n")?;
@@ -243,13 +243,13 @@ impl Profiles {
     pub fn is_writable(&self, name: &str) -> Result<bool, ProfileError> {
         let path = self.path(name, "toml")?;
         // Saving replaces the file by a rename, so only the permissions of its directory matter. If the directory does not exist,
-        // saving creates it in the nearest one that does.
+        // saving creates it in the nearest existing parent.
         let existing_directory = path.ancestors().skip(1).find(|directory| directory.exists());
         Ok(existing_directory
             .is_some_and(|directory| rustix::fs::access(directory, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
     }
 
-    /// The names of the existing profiles, sorted. Files that cannot be profiles are skipped; an unreadable directory has none.
+    /// The names of the existing profiles, sorted. Skips files that cannot be profiles; an unreadable directory counts as empty.
     pub fn names(&self) -> Vec<String> {
         let files = fs::read_dir(&self.directory).into_iter().flatten().flatten();
         let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".toml")?.to_owned()));

@@ -1,7 +1,7 @@
 //! The session of an agent: refreshes tokens before they expire, and logs in again if the session has ended.
 //!
-//! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes. Invariant: a session has one resource and
-//! one scope from its creation on. Every login and every refresh is limited to them.
+//! [`crate::profile`] stores the [`SessionTokens`] between processes. Invariant: a session asks only for the resource and the scope
+//! that its creator chose. If the creator chose no resource, [`Session::tokens_after_refusal`] may choose a service.
 
 use crate::{Api, ApiError, Scope, Sign, TokenRequest, Tokens, clock};
 use countersign_identity::{Reason, Timestamp};
@@ -21,7 +21,7 @@ pub struct SessionTokens {
     pub access_token: SecretString,
     /// The refresh token, which can be used once.
     pub refresh_token: SecretString,
-    /// The time from which the access token is refreshed before it is used.
+    /// After this time, the access token is refreshed before its next use.
     pub refresh_at: Timestamp,
     /// The time at which the access token expires.
     pub expires_at: Timestamp,
@@ -52,7 +52,7 @@ impl LoginMethod {
 }
 
 impl SessionTokens {
-    /// Computes the refresh and expiry times from the time of the request. The token was issued after it, so the times are never too late.
+    /// Counts the refresh and expiry times from the request. The token is issued later, so these times are never too late.
     fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
         let lifetime = Duration::from_secs(tokens.expires_in);
         Self {
@@ -104,8 +104,8 @@ impl<S: Sign> Session<S> {
 
     /// Returns valid tokens: the current tokens, or refreshed tokens, or the tokens of a new login.
     ///
-    /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. The next refresh then waits
-    /// as long as the header `Retry-After` asks.
+    /// If a refresh fails because of an outage or a rate limit, returns the current tokens until they expire. The next refresh
+    /// waits as long as the header `Retry-After` in the refusal asks.
     pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
         let mut state = self.state.lock().await;
         let now = clock::now();
@@ -139,19 +139,19 @@ impl<S: Sign> Session<S> {
         self.log_in(&mut *self.state.lock().await, None).await
     }
 
-    /// Ends the session at the control plane, and forgets its tokens even after an error. The control plane then refuses them.
+    /// Ends the session at the control plane, which refuses its tokens from then on. Forgets the tokens even after an error.
     pub async fn revoke(&self) -> Result<(), ApiError> {
         let Some(tokens) = self.state.lock().await.tokens.take() else { return Ok(()) };
         self.api.revoke_token(&tokens.refresh_token).await.map(drop)
     }
 
-    /// Callers use this method after `service` has refused a request because of the audience of its token. It returns tokens with which
-    /// they can send the request again, or `None` if no other tokens would help.
+    /// After `service` has refused a request because of the audience of its token, returns tokens with which the caller can send
+    /// the request again, or `None` if no other tokens would help.
     ///
     /// A session without a service lets the control plane choose the audience, which can be another service than the agent calls.
     /// `refusal` is the JSON body of the refusal: its reason is `token_audience_mismatch` or `token_unbound`, and
-    /// `details.required.serviceId` names the service. A refusal that names another service is ignored. Otherwise, a hostile service
-    /// could make the agent request a token for another service, and use it there.
+    /// `details.required.serviceId` names the service. A refusal that names another service is ignored: a hostile service could
+    /// make the agent request a token for that service, and use it there.
     ///
     /// The session logs in for the service once. If the service refuses the tokens of that login too, the result is `None`. An
     /// agent that calls several services needs a session for each of them.
@@ -187,13 +187,13 @@ impl<S: Sign> Session<S> {
         };
         match refreshed {
             Ok(tokens) => Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone()),
-            // The session has the agent's signer, so it can log in without the user.
+            // The session logs in without the user, and forgets `requested_service`: the control plane chooses the audience again.
             Err(error) if error.ends_session() || is_scope_refused(&error) => self.log_in(state, None).await,
             Err(error) => Err(error),
         }
     }
 
-    /// Logs in for a service, or for the service of the session.
+    /// Logs in for `service`; if it is `None`, for the service or resource of the session, if there is one.
     async fn log_in(&self, state: &mut State, service: Option<&str>) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
         let tokens = match &self.method {
@@ -222,7 +222,7 @@ fn is_scope_refused(error: &ApiError) -> bool {
     matches!(error, ApiError::Refused { code, .. } if code == "invalid_scope")
 }
 
-/// The service in a refusal because of the audience of a token; `None` for other refusals.
+/// The service that a refusal requires as the audience; `None` if the token was refused for another reason.
 fn required_service(refusal: &Value) -> Option<&str> {
     // An MCP service returns the details in an error of JSON-RPC.
     let details = refusal.pointer("/error/details").or_else(|| refusal.pointer("/error/data"))?;

@@ -12,7 +12,7 @@ use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 /// The timeout of an external command, long enough for the user to touch a security key or to type a PIN.
 const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// A signer with the private key of an agent.
+/// What can sign as an agent, such as [`Signer`].
 pub trait Sign {
     /// Signs the bytes of a text with ECDSA P-256 and SHA-256: the nonce of a challenge, or the signing input of a client
     /// assertion (RFC 7515, section 5.1). Returns the signature in hex, as the 64 bytes r‖s or as DER.

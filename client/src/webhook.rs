@@ -176,7 +176,7 @@ impl Verifier {
         Self { secrets: vec![secret] }
     }
 
-    /// Accepts `secret` too, for example while a secret is rotated.
+    /// Also accepts requests that were signed with `secret`, for example while a secret is rotated.
     #[must_use]
     pub fn or(mut self, secret: WebhookSecret) -> Self {
         self.secrets.push(secret);
@@ -193,7 +193,7 @@ impl Verifier {
         let id = single_value(headers, ID)?;
         let timestamp = single_value(headers, TIMESTAMP)?;
         let signatures = single_value(headers, SIGNATURE)?;
-        // A dot separates the signed parts. With a dot in the id, an attacker could split a signed request into another id and timestamp.
+        // A dot separates the signed parts. With a dot in the id, an attacker could split a signed text into another id and time.
         if id.is_empty() || id.contains('.') {
             return Err(WebhookError::Unreadable(ID));
         }

@@ -18,7 +18,7 @@ pub struct Tokens {
     pub refresh_token: SecretString,
     /// The lifetime of the access token, in seconds.
     pub expires_in: u64,
-    /// The permissions that the tokens are limited to. Only the token endpoint returns them: after a login with a challenge, this is `None`.
+    /// The permissions that the tokens are limited to; `None` after a login with a challenge, whose answer does not contain them.
     #[serde(skip)]
     pub scope: Option<Scope>,
 }
@@ -44,8 +44,8 @@ struct Challenge {
 }
 
 impl Api {
-    /// Registers the public key of a private key. `human` is the token of a human user, which is required unless
-    /// registration is public.
+    /// Registers an agent with the public key of `key`. `human` is the token of a human user; only a control plane with public
+    /// registration accepts `None`.
     pub async fn register(
         &self,
         key: &PrivateKey,
@@ -56,7 +56,7 @@ impl Api {
         self.register_pem(&key.public_pem()?, email, name, human).await
     }
 
-    /// Registers a public key in PEM.
+    /// Like [`Self::register`], for a public key in PEM.
     pub async fn register_pem(
         &self,
         public_key: &str,
@@ -74,7 +74,7 @@ impl Api {
         let challenge_request = json!({ "agentId": agent, "serviceId": service });
         let challenge: Challenge =
             self.call(Method::POST, &["auth", "challenge"], None, Some(&challenge_request)).await?;
-        // We sign nothing but a nonce: a hostile server could send the signing input of a client assertion for another server.
+        // A hostile server could send the text of a client assertion instead of a nonce, and log in elsewhere with our signature.
         if !challenge.nonce.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(ApiError::Unreadable(redacted_url(self.url.as_str())));
         }

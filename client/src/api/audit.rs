@@ -22,7 +22,7 @@ pub struct AuditEntry {
     pub address: Option<String>,
     /// The id of the HTTP request that caused the action.
     pub request_id: Option<String>,
-    /// The agent that the action concerns; `None` if it concerns none.
+    /// The agent that the action concerns; `None` if the action concerns no agent.
     pub agent_id: Option<String>,
     /// The object that was created, changed or removed.
     pub object: Option<AuditObject>,

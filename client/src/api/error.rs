@@ -54,7 +54,7 @@ pub enum ApiError {
     /// The URL of the control plane is not an https URL.
     #[error("`{}` is not an https URL", redacted_url(.0))]
     Url(String),
-    /// The trusted CA certificates cannot be loaded, from the PEM file or, without one, from the system.
+    /// The CA certificates to trust cannot be loaded: those in the PEM file, or if none is set, those of the system.
     #[error("the trusted CA certificates cannot be loaded: {0}")]
     CaCertificates(String),
     /// The agent's key cannot be read or cannot sign.
@@ -98,8 +98,8 @@ impl ApiError {
         }
     }
 
-    /// Whether the session has ended, so that a new login is required. The token endpoint then returns `invalid_grant`, and
-    /// the API a reason that begins with `refresh_`.
+    /// Whether the session has ended, so that a new login is required. For an ended session, the token endpoint returns the code
+    /// `invalid_grant`, and the API returns a reason that begins with `refresh_`.
     pub fn ends_session(&self) -> bool {
         match self {
             Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_") => true,
@@ -155,7 +155,7 @@ pub fn requirement(details: &Map<String, Value>) -> String {
 fn describe(value: &Value) -> String {
     let list = |items: &[Value], separator: &str| items.iter().map(describe).collect::<Vec<_>>().join(separator);
     let member = |(name, value): (&String, &Value)| match value {
-        // Any one kind of access suffices. Every other list means all its items.
+        // One item of the list `access` suffices, so `or` joins its items; of any other list, all items are needed.
         Value::Array(kinds) if name == "access" => format!("{name} {}", list(kinds, " or ")),
         value => format!("{name} {}", describe(value)),
     };
@@ -181,7 +181,7 @@ pub fn without_control_characters(text: &str) -> String {
     text.chars().map(|character| if is_printable(character) { character } else { '?' }).collect()
 }
 
-/// Escapes the characters in JSON that are not printable. `serde_json` escapes none above U+007E.
+/// Escapes the characters in JSON that are not printable. `serde_json` leaves those above U+007E as they are.
 pub fn escape_unprintable(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for character in json.chars() {

@@ -1,5 +1,4 @@
-//! The data of a request and its response for a trace. A trace contains no bodies, no headers except `X-Request-Id`,
-//! and no secrets.
+//! What a trace contains of a request and its response: no bodies, no headers except `X-Request-Id`, and no secrets.
 
 use super::redact::redacted_url_with_port;
 use reqwest::{Client, Method, Request, Response};

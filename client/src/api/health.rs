@@ -26,7 +26,7 @@ pub struct Status {
 }
 
 impl Api {
-    /// Fetches the health of the control plane. An unhealthy control plane is not an error.
+    /// Fetches the health of the control plane. A control plane that is unhealthy is no error: the result says so.
     pub async fn health(&self) -> Result<Health> {
         let response = self.execute(self.http.get(self.endpoint(&["health"])?)).await?;
         read_json(response).await.ok_or_else(|| ApiError::Unreadable(redacted_url(self.url.as_str())))

@@ -1,4 +1,4 @@
-//! Requests for services, API keys, roles and agents. `countersign apply` gives the `managedBy` of a file to all that it declares.
+//! Requests for services, API keys, roles and agents. `countersign apply` gives the `managedBy` of a file to all objects in it.
 
 use super::{
     ApiError, HumanApi, Page, PageStart, Result, ServiceApi, own_agent::ListedAgent, redact::redacted_url, response::id,
@@ -25,7 +25,7 @@ pub struct Service {
     /// The URLs under which clients reach the service.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_uris: Vec<String>,
-    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
+    /// The `managedBy` of the files that declare the service; `None` if no file with a `managedBy` declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the service was created (RFC 3339).
@@ -69,7 +69,7 @@ pub struct ListedKey {
     pub name: String,
     /// The scope: `full` or `sync`.
     pub scope: String,
-    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
+    /// The `managedBy` of the files that declare the API key; `None` if no file with a `managedBy` declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the API key was created (RFC 3339).
@@ -92,13 +92,13 @@ pub struct Role {
     pub description: String,
     /// The permissions that the role grants.
     pub permissions: Vec<String>,
-    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
+    /// The `managedBy` of the files that declare the role; `None` if no file with a `managedBy` declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// When the role was created (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
-    /// In the answer to a change: a sidecar whose data contains all changes up to this revision knows the change.
+    /// In the answer to a change, its revision: a sidecar whose data contains all changes up to this revision knows the change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
 }
@@ -125,7 +125,7 @@ pub struct AssignedRole {
     pub name: String,
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     pub expires_at: Option<String>,
-    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
+    /// The `managedBy` of the files that declare the assignment; `None` if no file with a `managedBy` declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
@@ -140,7 +140,7 @@ pub struct ServiceChange<'a> {
     /// Whether the service accepts tokens that were issued for no service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub accepts_unbound_tokens: Option<bool>,
-    /// The URLs under which clients reach the service, in place of all others. A new service has none.
+    /// The URLs under which clients reach the service; they replace the current ones. With `None`, a new service gets no URLs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_uris: Option<&'a [String]>,
     /// The `managedBy` of the files that declare the service.
@@ -152,7 +152,7 @@ pub struct ServiceChange<'a> {
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleChange<'a> {
-    /// The name, which a new role must have. It never changes.
+    /// The name, which a new role must have, and which never changes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
     /// The description.
@@ -193,7 +193,7 @@ pub struct AssignmentChange {
     /// When the assignment ends (RFC 3339); `None` for a permanent assignment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<String>,
-    /// The `managedBy` of the files that declare the assignment; `None` keeps the current one.
+    /// The `managedBy` of the files that declare the assignment; `None` keeps the current value.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
 }
@@ -234,7 +234,7 @@ pub(super) struct List<T> {
 pub struct Revocation {
     /// Whether the request revoked something; `false` if there was nothing to revoke.
     pub revoked: bool,
-    /// A sidecar whose data contains all changes up to this revision knows the result.
+    /// A sidecar whose data contains all changes up to this revision knows of the revocation.
     pub revision: u64,
 }
 
@@ -250,7 +250,7 @@ pub struct ChangedRecord<T> {
     /// The record after the change.
     #[serde(flatten)]
     pub record: T,
-    /// A sidecar whose data contains all changes up to this revision knows the change.
+    /// The revision of the change: a sidecar whose data contains all changes up to this revision knows the change.
     pub revision: u64,
 }
 

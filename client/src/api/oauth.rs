@@ -13,8 +13,8 @@ use reqwest::{Method, header};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 
-/// What an agent requests tokens for. The default requests the same tokens as a login with a challenge: with all permissions of the agent,
-/// at the service that the control plane chooses.
+/// Which tokens an agent requests: for which service, and with which permissions. The default requests the same tokens as a login
+/// with a challenge: with all permissions of the agent, at the service that the control plane chooses.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TokenRequest {
@@ -34,7 +34,7 @@ pub struct ServerMetadata {
     /// The issuer of the access tokens, which is also the audience of client assertions.
     #[serde(deserialize_with = "line")]
     pub issuer: String,
-    /// The URL of the token endpoint. It is required here, because a server without it is not a control plane.
+    /// The URL of the token endpoint. Metadata without this URL are refused: they are not those of a control plane.
     #[serde(deserialize_with = "line")]
     pub token_endpoint: String,
 }
@@ -74,8 +74,8 @@ impl Api {
         self.request_tokens(&grant, request).await
     }
 
-    /// Exchanges a refresh token for new tokens at the token endpoint. `request` is what the tokens are limited to; it must
-    /// not be wider than at the login.
+    /// Exchanges a refresh token for new tokens at the token endpoint. `request` limits the tokens, and must not ask for more than
+    /// the login did.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use reqwest::Method;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// An agent, as lists contain it.
+/// An agent in a list of agents.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedAgent {
@@ -15,7 +15,7 @@ pub struct ListedAgent {
     pub agent_id: String,
     /// The display name.
     pub name: String,
-    /// The e-mail address in the registration; `None` if another user than the owner of the agent lists it.
+    /// The e-mail address with which the agent was registered; `None` if anyone but the owner of the agent lists it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub email: Option<String>,
     /// The status: `active`, `suspended` or `revoked`.
@@ -63,7 +63,7 @@ pub struct HeldRole {
 pub struct Admission {
     /// The number of roles that the agent lost.
     pub revoked_roles: u64,
-    /// A sidecar whose data contains all changes up to this revision knows the change.
+    /// The revision of the change: a sidecar whose data contains all changes up to this revision knows the change.
     pub revision: u64,
 }
 
@@ -84,7 +84,7 @@ impl HumanApi {
         self.page(&["agents", agent, "services"], start).await
     }
 
-    /// Leaves a service (`may_assign_roles` is false), or allows it to assign roles to the agent again.
+    /// Makes the agent leave a service (`may_assign_roles` is false), or lets the service assign roles to the agent again.
     pub async fn set_admission(&self, agent: &str, service: &str, may_assign_roles: bool) -> Result<Admission> {
         let body = json!({ "mayAssignRoles": may_assign_roles });
         let path = ["agents", agent, "services", service];

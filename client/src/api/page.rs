@@ -56,7 +56,7 @@ pub async fn all_pages<T>(fetch: impl AsyncFn(PageStart) -> Result<Page<T>>) -> 
     items_up_to(usize::MAX, PageStart::FIRST, async |_, start| fetch(start).await).await.map(|listing| listing.items)
 }
 
-/// The first items from `start` on, at most `limit`. `fetch` gets the maximum size of a page and its start.
+/// Returns at most `limit` items of a listing, from `start` on. `fetch` gets the maximum size and the start of each page.
 pub async fn items_up_to<T>(
     limit: usize,
     start: PageStart,

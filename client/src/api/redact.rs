@@ -1,4 +1,4 @@
-//! What messages and traces may show of a URL, and whether a URL is of this machine. Recognizes text that looks like a secret.
+//! Removes the parts of a URL that may be secret, so that messages can show the rest. Also recognizes secrets by their prefix.
 
 use reqwest::Url;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub fn redacted_url(url: &str) -> String {
     parsed.to_string()
 }
 
-/// Like [`redacted_url`], but a URL with a host always gets its port, even the default port of the scheme.
+/// Like [`redacted_url`], but shows the port of every URL with a host, even the default port of the scheme.
 pub fn redacted_url_with_port(url: &Url) -> String {
     let host = url.host_str().unwrap_or_default();
     match url.port_or_known_default() {

@@ -1,4 +1,4 @@
-//! The sidecars of a service, and whether a change is in force at them: whether they decide with the change.
+//! Requests for the sidecars of a service, and for whether these sidecars already decide with a change.
 
 use super::{
     Page, PageStart, Result, ServiceApi,
@@ -12,7 +12,7 @@ use std::{str::FromStr, time::Duration};
 /// The longest wait of one request for the enforcement of a change.
 pub const LONGEST_ENFORCEMENT_WAIT: Duration = Duration::from_secs(3);
 
-/// The length of the id of an instance, in characters.
+/// The length of the id of a sidecar's process, in characters.
 const INSTANCE_LENGTH: usize = 32;
 
 /// A sidecar that decides about requests to a service.
@@ -22,10 +22,10 @@ pub struct Sidecar {
     /// The id of the sidecar's process: 32 hex digits.
     #[serde(deserialize_with = "id::<_, InstanceId>")]
     pub instance: String,
-    /// The id of the API key with which it opened its stream of changes.
+    /// The id of the API key with which the sidecar opened its stream of changes.
     #[serde(deserialize_with = "id::<_, ApiKeyId>")]
     pub key_id: String,
-    /// The address and port of its stream.
+    /// The address and port from which the sidecar opened its stream.
     #[serde(deserialize_with = "line")]
     pub address: String,
     /// The release of the sidecar; `None` if unknown.
@@ -34,29 +34,29 @@ pub struct Sidecar {
     /// The status: `connected`, or `silent` if its stream or its control plane has ended. A silent sidecar may still decide.
     #[serde(deserialize_with = "line")]
     pub status: String,
-    /// The sidecar decides with data that contains all changes up to this revision; `None` if it has not reported one.
+    /// The sidecar decides with data that contains all changes up to this revision; `None` if it has reported no revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<u64>,
-    /// When its stream began (RFC 3339).
+    /// When the sidecar's stream began (RFC 3339).
     #[serde(deserialize_with = "line")]
     pub connected_at: String,
-    /// When it last confirmed that its data is current (RFC 3339); `None` if it never did.
+    /// When the sidecar last confirmed that its data is current (RFC 3339); `None` if it never did.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
     pub last_confirmed_at: Option<String>,
-    /// The latest time at which a silent sidecar refuses all requests by itself (RFC 3339).
+    /// When a silent sidecar will refuse all requests by itself, at the latest (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
     pub refuses_by: Option<String>,
 }
 
 impl Sidecar {
-    /// Whether this item, whose instance is 0, stands for unknown sidecars: the control plane was restored from a backup, and sidecars may
-    /// have connected after that backup.
+    /// Whether this item stands for all sidecars that the control plane may not know, because they connected after the backup from
+    /// which it was restored. The instance of this item is 0.
     pub fn is_several(&self) -> bool {
         self.instance.bytes().all(|digit| digit == b'0')
     }
 }
 
-/// Whether a change is in force at the sidecars of a service. A sidecar may decide until its data is too old.
+/// Whether the sidecars of a service decide with a change. Sidecars whose data is too old refuse all requests: they do not count.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Enforcement {
@@ -68,7 +68,7 @@ pub struct Enforcement {
     pub sidecars: u64,
     /// How many of `sidecars` decide with the change.
     pub enforced_sidecars: u64,
-    /// The number of sidecars that never confirmed the change, and now refuse all requests by themselves.
+    /// The number of sidecars that never confirmed the change, and now refuse all requests, because their data is too old.
     pub expired_sidecars: u64,
     /// The time in milliseconds, rounded up, from the change until the last sidecar decided with it or refused all requests by itself.
     /// `None` if the change is not enforced yet, if there are no sidecars, or if the control plane has forgotten the time.
@@ -76,8 +76,8 @@ pub struct Enforcement {
     pub milliseconds: Option<u64>,
     /// Sidecars that have not confirmed the change, at most 100.
     pub unconfirmed: Vec<Sidecar>,
-    /// The latest time at which all sidecars that have not confirmed the change refuse all requests by themselves
-    /// (RFC 3339); `None` if the change is enforced.
+    /// When all sidecars that have not confirmed the change will refuse all requests by themselves, at the latest (RFC 3339);
+    /// `None` if the change is enforced.
     #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_line")]
     pub refuses_by: Option<String>,
 }
@@ -100,8 +100,8 @@ impl ServiceApi {
         self.page(&["sidecars"], start, &[]).await
     }
 
-    /// Asks whether all changes up to a revision are in force at the sidecars of the service. The control plane answers as soon as they
-    /// are, or after `wait`, which counts in whole seconds and is at most [`LONGEST_ENFORCEMENT_WAIT`].
+    /// Asks whether all changes up to a revision are in force at the sidecars of the service. The control plane answers as soon as
+    /// they are in force, or after `wait`: whole seconds, at most [`LONGEST_ENFORCEMENT_WAIT`].
     pub async fn enforcement(&self, revision: u64, wait: Duration) -> Result<Enforcement> {
         let mut url = self.api.endpoint(&self.path(&["enforcement"]))?;
         let seconds = wait.min(LONGEST_ENFORCEMENT_WAIT).as_secs();

@@ -25,11 +25,11 @@ pub struct SigningKey {
     pub signs_from: Option<String>,
     /// When the next signing key replaced this key.
     pub retired_at: Option<String>,
-    /// When the key was removed from the JWK Set or revoked. From then on, its tokens are invalid.
+    /// When the key was removed from the JWK Set or revoked. From then on, the tokens that it signed are invalid.
     pub removed_at: Option<String>,
 }
 
-/// A completed or scheduled rotation of the signing key.
+/// A completed or scheduled rotation of the signing key. Commands put the key id and the time into sentences, so both are checked.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Rotation {
@@ -41,7 +41,7 @@ pub struct Rotation {
     /// When the new key starts to sign tokens (RFC 3339).
     #[serde(deserialize_with = "line")]
     pub signs_from: String,
-    /// A sidecar whose data contains all changes up to this revision knows the change.
+    /// The revision of the rotation: a sidecar whose data contains all changes up to this revision knows the new key.
     pub revision: u64,
 }
 
@@ -51,7 +51,7 @@ impl HumanApi {
         self.page(&["signing-keys"], start).await
     }
 
-    /// Rotates the signing key. The next key starts to sign when every sidecar has loaded it, except sidecars whose data is stale.
+    /// Rotates the signing key. The next key starts to sign once every sidecar that still decides has had time to load it.
     pub async fn rotate_signing_key(&self) -> Result<Rotation> {
         self.call(Method::POST, &["signing-keys", "rotate"], None).await
     }

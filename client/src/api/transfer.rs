@@ -36,7 +36,7 @@ impl ServiceApi {
         self.call(Method::DELETE, &[], None).await.map(|Changed { revision }| revision)
     }
 
-    /// Offers a service to another human user. Without `issuer`, the other user has the issuer of this human user.
+    /// Offers a service to another human user. Without `issuer`, the other user has the same issuer as this one.
     pub async fn offer(&self, subject: &str, issuer: Option<&str>) -> Result<ServiceTransfer> {
         let body = json!({ "subject": subject, "issuer": issuer });
         self.call(Method::PUT, &["transfer"], Some(&body)).await
@@ -47,7 +47,7 @@ impl ServiceApi {
         self.call(Method::GET, &["transfer"], None).await
     }
 
-    /// Withdraws the offer of a service as its owner, or declines it as the user who may accept it. Returns `true` if declined.
+    /// Ends the offer of a service: its owner withdraws it, or the user who could accept it declines it, which returns `true`.
     pub async fn withdraw_transfer(&self) -> Result<bool> {
         let Withdrawal { declined } = self.call(Method::DELETE, &["transfer"], None).await?;
         Ok(declined)

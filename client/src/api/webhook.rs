@@ -46,12 +46,12 @@ pub struct Webhook {
     pub events: Vec<String>,
     /// The description of the webhook.
     pub description: Option<String>,
-    /// The `managedBy` of the files that declare it; `None` if no file with a `managedBy` does.
+    /// The `managedBy` of the files that declare the webhook; `None` if no file with a `managedBy` declares it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// The status: `active`, `paused` or `disabled`.
     pub status: String,
-    /// Why the webhook is disabled: `gone` (the receiver returned 410) or `failing` (it failed for too long).
+    /// Why the webhook is disabled: `gone` (the receiver returned 410) or `failing` (all deliveries failed for too long).
     pub disabled_reason: Option<String>,
     /// The time since which every delivery has failed.
     pub failing_since: Option<String>,
@@ -131,7 +131,7 @@ pub struct WebhookDelivery {
     /// Why the last attempt failed.
     #[serde(default, deserialize_with = "optional_line")]
     pub failure: Option<String>,
-    /// The body of the request. Only [`WebhookApi::read_delivery`] returns the body.
+    /// The body of the request, which only [`WebhookApi::read_delivery`] returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
 }
@@ -197,7 +197,7 @@ impl WebhookApi {
         self.call(Method::POST, &path, None).await.map(|TestEvent { event_id }| event_id)
     }
 
-    /// Lists deliveries of a webhook, newest first, and at most `limit`.
+    /// Lists at most `limit` deliveries of a webhook, newest first.
     pub async fn list_deliveries(
         &self,
         webhook: &str,

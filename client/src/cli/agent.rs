@@ -82,7 +82,7 @@ pub enum AgentCommand {
         Next: countersign agent readmit AGENT SERVICE, to allow the service to assign roles again"
     )]
     Leave(own::AdmissionArgs),
-    /// Let a service that the agent has left assign roles to the agent again
+    /// Undo `leave`: allow the service to assign roles to the agent again
     #[command(after_help = "Roles that ended stay ended; the service can assign them again.\n\n\
         Examples:\n  $ countersign agent readmit AGENT SERVICE\n\n\
         Next: countersign agent services AGENT")]
@@ -182,7 +182,7 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
 pub const UNKNOWN_AGENT_AT_LOGIN: &str = "the agent may be deleted; `countersign agent register --email YOU@EXAMPLE.ORG --name NAME` registers the key again, as \
      another agent";
 
-/// The next step if the agent of the command does not exist. `None` leaves it to [`super::hints`].
+/// The next step if the agent of the command does not exist. If `None`, [`super::hints`] chooses the step.
 const fn hint_for_unknown_agent(command: &AgentCommand) -> Option<&'static str> {
     match command {
         AgentCommand::Login(_) | AgentCommand::Refresh(_) | AgentCommand::Exec(_) | AgentCommand::Call(_) => {

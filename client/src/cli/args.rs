@@ -67,7 +67,7 @@ pub struct ServiceKeyArg {
     /// API key of the service; set the variable instead, since other users can see command lines
     #[arg(long, env = "COUNTERSIGN_SERVICE_KEY", hide_env_values = true, value_name = "KEY", help_heading = CONNECTION)]
     pub service_key: Option<SecretString>,
-    /// File with the API key, such as the file of `key create --out`; for a key that is not set otherwise
+    /// File with the API key, such as the file of `key create --out`; used only if no key is set
     #[arg(long, env = "COUNTERSIGN_SERVICE_KEY_FILE", value_name = "FILE", value_parser = read_credential,
         value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     service_key_file: Option<SecretString>,
@@ -80,7 +80,7 @@ pub struct HumanTokenArg {
     #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN",
         help_heading = CONNECTION)]
     pub human_token: Option<SecretString>,
-    /// File with the token, such as a file that Kubernetes mounts; for a token that is not set otherwise
+    /// File with the token, such as a file that Kubernetes mounts; used only if no token is set
     #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN_FILE", value_name = "FILE", value_parser = read_credential,
         value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
     human_token_file: Option<SecretString>,
@@ -117,7 +117,7 @@ pub struct ManagerArgs {
     pub human: HumanTokenArg,
 }
 
-/// The agent of a command that has a default: the agent of the profile.
+/// The agent of a command that uses the profile's agent by default.
 #[derive(Args)]
 pub struct AgentArg {
     /// The id of the agent [default: the agent of the profile]
@@ -173,7 +173,7 @@ fn read_credential(path: &str) -> Result<SecretString, String> {
     }
 }
 
-/// Whether a credential can be sent in an HTTP header. For any other, the HTTP client would report an error of the connection.
+/// Whether a credential can be sent in an HTTP header. For another one, the HTTP client would report a connection error.
 fn is_one_word(credential: &SecretString) -> bool {
     credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }

@@ -42,7 +42,7 @@ pub struct ListArgs {
     /// Entries since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 5m, 8h or 7d ago
     #[arg(long, value_name = "TIME", value_parser = parse_past_time)]
     since: Option<Timestamp>,
-    /// Entries before this time, in the same forms
+    /// Entries before this time, in the forms of --since
     #[arg(long, value_name = "TIME", value_parser = parse_past_time)]
     until: Option<Timestamp>,
     /// The maximum number of entries
@@ -99,7 +99,7 @@ fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
 async fn agent_names(service: &ServiceApi, entries: &[AuditEntry]) -> BTreeMap<String, String> {
     let mut names = agent_names_in(entries);
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
-    // One page of agents is enough for most services. The table is usable without names, so errors of this request are ignored.
+    // We read only one page of agents, which is enough for most services. Errors are ignored: the entries are useful without names.
     if entries.iter().any(is_unknown)
         && let Ok(page) = service.list_agents(&AgentFilter::default(), &PageStart::FIRST).await
     {

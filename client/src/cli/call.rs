@@ -99,7 +99,7 @@ fn output(response: Response) -> CommandOutput {
     CommandOutput::raw(body).with_json(json).with_error(error)
 }
 
-/// Adds a line end to a body that other text follows: the prompt of the shell on a terminal, or an error in the same file or pipe.
+/// Adds a line end to a body if other text follows it: the prompt of the shell on a terminal, or an error in the same file or pipe.
 fn ensure_trailing_newline(mut body: Vec<u8>, error_follows: bool) -> Vec<u8> {
     let is_followed = std::io::stdout().is_terminal() || (error_follows && is_one_stream());
     if is_followed && body.last().is_some_and(|last| *last != b'\n') {
@@ -120,7 +120,7 @@ fn error_for_status(status: u16, reason: &str, requirement: &str) -> Option<CliE
     let text = format!("{}{requirement}", format!("the service answered {status} {reason}").trim_end());
     let denied = matches!(status, 401 | 403);
     let error = if denied { CliError::denied(text, reason) } else { CliError::failed(text) };
-    // A known reason has a better next step than the status.
+    // If the reason is known, its next step is better than the one for the status.
     if denied && next_step(&error).is_some() {
         return Some(error);
     }
@@ -192,7 +192,7 @@ impl Request {
         })?;
         let configure = |http: reqwest::ClientBuilder| {
             let http = http.timeout(context.timeout);
-            // A service on this machine may use plain HTTP, so a proxy could read the token.
+            // Requests to this machine may use plain HTTP, so a proxy could read the token: we connect without one.
             if is_loopback(&url) { http.no_proxy() } else { http }
         };
         let http = match args.service_ca.as_deref() {

@@ -1,4 +1,4 @@
-//! The commands by noun, and their execution.
+//! Defines the commands of `countersign`, and runs them.
 
 use super::{
     agent, apply,
@@ -92,7 +92,7 @@ impl Arguments {
 
 pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOutput, CliError> {
     let Arguments { global, command } = arguments;
-    // The script needs no profile, so it can be printed even if the profile is malformed.
+    // A completion script needs no profile, so we print it before we read the profile, which may be malformed.
     if let Command::Completions { shell } = command {
         return complete::script(shell);
     }

@@ -29,9 +29,9 @@ pub struct Context {
     pub timeout: Duration,
     /// Reports each request, if `--verbose` is set.
     pub observer: Option<Observer>,
-    /// The file of authorities that a client has loaded, for the hint about an unknown authority.
+    /// The file of CA certificates that the client trusts; the hint about an unknown authority names it.
     loaded_authority: OnceLock<PathBuf>,
-    /// The service that the command took from the profile, for the hint about an unknown service.
+    /// The service, if the command took it from the profile; the hint about an unknown service names it.
     service_of_profile: OnceLock<String>,
     /// The private key file that we warned about: a command that reads it twice warns once.
     insecure_key: OnceLock<PathBuf>,
@@ -133,7 +133,7 @@ impl Context {
         self.checked_agent(id.ok_or_else(|| CliError::missing("the agent", next))?)
     }
 
-    /// Checks the id of an agent, and lets hints name it.
+    /// Checks the id of an agent, and fills it into hints.
     fn checked_agent(&self, id: String) -> Result<String, CliError> {
         let id = agent_id(id)?;
         self.messages.placeholders.set(placeholders::AGENT, &id);
@@ -145,7 +145,7 @@ impl Context {
         self.profiles.check_writable(&self.name)
     }
 
-    /// Saves a changed copy of the profile. This context keeps the old one.
+    /// Saves a changed copy of the profile. This context keeps the profile without the change.
     pub fn update_profile(&self, change: impl FnOnce(&mut Profile)) -> Result<(), ProfileError> {
         let mut profile = self.profile.clone();
         change(&mut profile);

@@ -1,4 +1,4 @@
-//! Finds the credential of a command: in an option or a variable, or else in the stored login of the human user. Opens the API with it.
+//! Finds the credential of a command in an option, a variable or the stored login of the human user, and opens the API with it.
 
 use super::{
     args::{HUMAN_TOKEN_HINT, HumanArgs, HumanTokenArg, ManagerArgs, OwnedServiceArgs, ServerArgs, ServiceKeyArg},
@@ -10,7 +10,7 @@ use countersign_client::api::{HumanApi, ServiceApi};
 use secrecy::SecretString;
 
 impl HumanArgs {
-    /// The API, with the token of the human user; an error if there is none.
+    /// The API, with the token of the human user; an error if no token is set or stored.
     pub async fn api(&self, context: &Context) -> Result<HumanApi, CliError> {
         let api = context.api(&self.server)?;
         Ok(HumanApi { api, token: self.token.credential(context, &self.server).await? })
@@ -28,13 +28,13 @@ impl OwnedServiceArgs {
 }
 
 impl HumanTokenArg {
-    /// The token that an option or variable sets, or else the token of the stored login; an error if there is neither.
+    /// The token that an option or variable sets, or else the token of the stored login; fails if there is no token.
     pub async fn credential(&self, context: &Context, server: &ServerArgs) -> Result<SecretString, CliError> {
         let token = self.available(context, server).await?;
         token.ok_or_else(|| CliError::missing("the token of a human user", HUMAN_TOKEN_HINT))
     }
 
-    /// As [`Self::credential`], but `None` if there is neither.
+    /// Like [`Self::credential`], but `None` if no token is set or stored.
     pub async fn available(&self, context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
         match self.explicit()? {
             Some(token) => Ok(Some(token.clone())),
@@ -44,7 +44,7 @@ impl HumanTokenArg {
 }
 
 impl ServiceKeyArg {
-    /// The API key of the service, or else the token of the human user; an error if there is neither.
+    /// The API key of the service, or else the token of the human user; fails if neither is set or stored.
     pub async fn or_human(
         &self,
         context: &Context,

@@ -30,7 +30,7 @@ Examples:
 
 Next: follow the lines that begin with `Next`";
 
-/// The clock difference, in seconds, that verifiers of tokens tolerate. Above it, tokens appear expired or not valid yet.
+/// The clock difference, in seconds, that verifiers of tokens tolerate. If it is larger, tokens appear expired or not valid yet.
 const LEEWAY: i64 = 30;
 
 #[derive(Args)]
@@ -44,7 +44,7 @@ pub struct DoctorArgs {
 
 enum CheckResult {
     Ok(String),
-    /// It works, but needs attention: the problem and the next step.
+    /// What was checked works, but needs attention: the problem and the next step.
     Warning(String, String),
     /// There is nothing to check, or the check is impossible: the reason.
     Skipped(&'static str),
@@ -54,7 +54,7 @@ enum CheckResult {
 impl From<CliError> for CheckResult {
     fn from(error: CliError) -> Self {
         match &error.cause {
-            // Too many requests say nothing about what is checked.
+            // A refusal because of too many requests says nothing about what is checked, so it is no failure.
             Cause::Api(api) if api.is_rate_limited() => {
                 Self::Warning(error.to_string(), next_step(&error).map(String::from).unwrap_or_default())
             }
@@ -247,7 +247,7 @@ async fn check_human_token(context: &Context, api: &Api, args: &DoctorArgs) -> C
         Ok(None) => match stored_login(context, &args.manager.server) {
             Ok(None) => return CheckResult::Skipped("COUNTERSIGN_HUMAN_TOKEN is not set: `countersign login` logs in"),
             Ok(Some(login)) if clock::now() < login.tokens.claims.expires_at() => login.tokens.token,
-            // A check changes nothing, so it does not use the refresh token.
+            // `doctor` changes nothing, so it must not use up the refresh token.
             Ok(Some(login)) if login.tokens.refresh_token.is_some() => {
                 return CheckResult::Ok("expired; the next command refreshes it".into());
             }

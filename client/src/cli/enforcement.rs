@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use text::sidecars;
 use text::{enforcement_text, next, not_enforced, unknown, unknown_because};
 
-/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for its receipt, to see whether the credential may read it.
+/// A revision that every control plane has. [`ReceiptArgs::wait`] asks for its receipt, to see if the credential may read receipts.
 const FIRST_REVISION: u64 = 1;
 
 const LONGEST_WAIT: Duration = Duration::from_hours(1);
@@ -108,7 +108,7 @@ impl ReceiptArgs {
         let id = context.service(&ServiceArg { service: service.clone() })?;
         let service = api.service(&id, &key.or_human(context, server, human).await?);
         match service.enforcement(FIRST_REVISION, Duration::ZERO).await {
-            // Other errors, such as an outage, do not prevent the change.
+            // Other errors, such as an outage, may be over when the wait begins, so they do not prevent the change.
             Err(error) if is_no_access(&error) => Err(context.with_context_hint(error.into())),
             Ok(_) | Err(_) => Ok(wait.of(&service)),
         }
@@ -204,14 +204,14 @@ async fn wait_for_enforcement(context: &Context, wait: &Wait, revision: u64) -> 
     }
 }
 
-/// Asks the control plane until it answers that the change is in force, refuses to answer, or the time is over. Keeps the last answer
-/// in `last`, even if an outage follows.
+/// Asks the control plane until the answer is that the change is in force, an answer is refused, or the time is over. Keeps the
+/// last answer in `last`, even if an outage follows.
 async fn ask(context: &Context, wait: &Wait, revision: u64, last: &mut Option<Result<Enforcement, ApiError>>) {
     let Wait { service, at_most } = wait;
     let mut remaining = *at_most;
     while !remaining.is_zero() {
         let step = remaining.min(LONGEST_ENFORCEMENT_WAIT);
-        // The control plane may answer early although the change is not in force. Then we wait before the next request.
+        // The control plane may answer before `step` is over that the change is not in force. We ask again only after `step`.
         let end_of_step = tokio::time::sleep(step);
         match service.enforcement(revision, step).await {
             Ok(answer) => {

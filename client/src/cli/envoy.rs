@@ -44,8 +44,8 @@ pub struct ConfigArgs {
     /// example units, or the Service of the chart in the namespace countersign]
     #[arg(long, value_name = "ADDRESS")]
     sidecar: Option<SidecarAddress>,
-    /// Your service: HOST:PORT; in Kubernetes the NAME of the Service (and of the label `app`), and its PORT [default:
-    /// 127.0.0.1:8080, or service:8080]
+    /// Your service, as HOST:PORT; in Kubernetes, HOST is the name of its Service, and for Istio also the label `app` of its pods
+    /// [default: 127.0.0.1:8080, or service:8080]
     #[arg(long, value_name = "HOST:PORT")]
     upstream: Option<HostPort>,
     /// The address on which Envoy or nginx listens [default: 127.0.0.1:10000]
@@ -54,7 +54,7 @@ pub struct ConfigArgs {
     /// The admin port of Envoy, on loopback [default: 9901]
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     admin_port: Option<u16>,
-    /// The host of the requests [default: all hosts]
+    /// The host name of the requests that the configuration is for [default: all hosts]
     #[arg(long, value_name = "HOST", value_parser = values::host_name)]
     host: Option<String>,
     /// How long the proxy waits for a decision, at most 1m [default: 250ms; with nginx 2s]
@@ -66,7 +66,7 @@ pub struct ConfigArgs {
     /// The namespace of your service in Kubernetes [default: default]
     #[arg(long, value_name = "NAME", value_parser = values::label)]
     namespace: Option<String>,
-    /// The Gateway in Kubernetes [default: gateway]
+    /// The name of the Gateway in Kubernetes [default: gateway]
     #[arg(long, value_name = "NAME", value_parser = values::label)]
     gateway: Option<String>,
     /// The file with the API key for nginx [default: /etc/nginx/countersign.key]
@@ -100,7 +100,7 @@ pub fn run(context: &Context, command: EnvoyCommand) -> Result<CommandOutput, Cl
     Ok(CommandOutput::new(config, json).with_note(note(target, &settings)))
 }
 
-/// Refuses an option that would have no effect.
+/// Refuses an option that has no effect on the configuration of this target.
 fn check_options(args: &ConfigArgs) -> Result<(), CliError> {
     let set = [
         ("sidecar", args.sidecar.is_some()),

@@ -40,7 +40,7 @@ pub struct SignerArgs {
     /// The file with the agent's private key [default: the key of the profile]
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
-    /// A command that signs instead: it reads the text to sign from standard input and prints the signature
+    /// A command that signs in place of a key file: it reads the text to sign from standard input and prints the signature
     #[arg(long, value_name = "COMMAND", conflicts_with = "key", value_parser = parse_nonblank,
         value_hint = ValueHint::CommandString)]
     pub signer: Option<String>,
@@ -99,7 +99,7 @@ pub struct TokenTarget {
     audience: Option<String>,
     /// The request to the OAuth token endpoint; `None` for a login with a challenge.
     pub oauth: Option<TokenRequest>,
-    /// Whether the service or the resource comes from the profile, for the hint if it does not exist.
+    /// Whether the service or the resource comes from the profile, so that a hint can name the profile if it does not exist.
     is_saved: bool,
 }
 
@@ -208,7 +208,7 @@ pub async fn login(
     let oauth = target.oauth.clone();
     let key = StoredTokenKey { url: context.url(&args.server)?, agent: agent.clone(), audience, oauth };
 
-    // Without the lock, the stored tokens may be good enough. So an error of the lock counts only if we need new tokens.
+    // Stored tokens that are still valid need no lock, so an error of the lock counts only if we need new tokens.
     let lock = context.profiles.lock(&context.name);
     let stored = context.profiles.tokens(&context.name, &key)?;
     let is_current = |tokens: &&SessionTokens| policy == TokenPolicy::Valid && clock::now() < tokens.refresh_at;
@@ -217,7 +217,7 @@ pub async fn login(
     }
     let session = open_session()?;
     let with_hint = |error| with_hint_for_saved_target(context, &target, error);
-    // A refresh token works once, so we use it only if we hold the lock and can store its successor. Otherwise we log in.
+    // A refresh token works once, so we use it only if we hold the lock and can store its successor. If not, we log in.
     let (tokens, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
         Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
         Err(error) => (session.login().await.map_err(with_hint)?, Err(error)),

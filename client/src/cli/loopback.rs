@@ -27,7 +27,8 @@ const MAX_HEAD: usize = 32 * 1024;
 
 const MAX_CONNECTIONS: usize = 256;
 
-/// The timeout for a head, and for a body. It is short: all clients are on this machine, and another user could hold connections open.
+/// The timeout for a head, and for a body. All clients are on this machine, so it can be short; without it, another user could hold
+/// connections open.
 const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The pause after a connection could not be accepted.
@@ -112,12 +113,12 @@ where
             async move { Ok::<_, Infallible>(response.await) }
         });
         let mut http = http1::Builder::new();
-        // Each connection has one request. Its response fits into the buffers of the system, so it does not wait for a slow reader.
+        // Each connection has one request. The response fits into the buffers of the system, so slow readers delay nothing.
         http.keep_alive(false);
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            // An error of a connection concerns only the client of the connection.
+            // An error of a connection concerns only its client, so we ignore it.
             let _ignored = connection.await;
             drop(permit);
         });

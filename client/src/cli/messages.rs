@@ -16,7 +16,7 @@ const NEXT: &str = "Next: ";
 /// The first word of each command in a hint.
 const PROGRAM: &str = "countersign ";
 
-/// The ends of texts before a command that another person runs. This person has other profiles, so no `--profile` is added.
+/// A command in a hint after one of these texts is run by another person, who has other profiles: it gets no `--profile`.
 const BEFORE_COMMAND_OF_OTHERS: [&str; 3] = ["as the new owner, ", "can run: ", "for a role: "];
 
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ pub struct Messages {
     pub format: OutputFormat,
     /// Write only errors and instructions.
     pub quiet: bool,
-    /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
+    /// The profile that commands in hints have to name; `None` if they use this profile anyway, by default or by the environment.
     profile: Option<String>,
     /// The ids that replace placeholders in hints.
     pub placeholders: Placeholders,

@@ -32,13 +32,13 @@ pub struct OAuthArgs {
 /// Which login a command uses, and what limits its tokens.
 #[derive(Clone, Copy)]
 pub enum LoginChoice<'a> {
-    /// The login and the limits that the profile saves.
+    /// The login and the limits that are saved in the profile.
     OfProfile,
     /// The login with a challenge.
     Challenge,
-    /// The OAuth token endpoint with these limits. The resource defaults to that of the profile, but the scope does not.
+    /// The OAuth token endpoint with these limits. By default, the resource is that of the profile, and the scope is not limited.
     OAuth(&'a LimitArgs),
-    /// The login that the profile saves. These limits override its limits, and need the OAuth token endpoint.
+    /// The login that is saved in the profile, with these limits in place of its own. Limits need the OAuth token endpoint.
     Limited(&'a LimitArgs),
 }
 
@@ -67,7 +67,7 @@ impl OAuthArgs {
 }
 
 fn parse_scope(text: &str) -> Result<Scope, String> {
-    // The errors below repeat the text, so a misplaced secret must not get there.
+    // The errors below repeat the text, so we refuse a misplaced secret first.
     if text.split(' ').any(begins_like_secret) {
         return Err("it begins like a secret".to_owned());
     }

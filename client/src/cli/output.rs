@@ -21,9 +21,9 @@ pub enum OutputFormat {
 /// Data for standard output, and a note and an error for standard error.
 #[derive(Debug, Default)]
 pub struct CommandOutput {
-    /// Data as text. It is printed unchanged.
+    /// Data as text, which is printed unchanged.
     text: Vec<u8>,
-    /// A table in place of the text. It is fitted to the width of the terminal.
+    /// A table that is printed in place of the text, fitted to the width of the terminal.
     table: Option<Table>,
     json: Option<Value>,
     /// The note, which may end with lines that begin with `Next: `.

@@ -1,4 +1,4 @@
-//! Parsing of the command line. [`super::usage`] has the errors of usage.
+//! Parsing of the command line. [`super::usage`] writes the errors of usage.
 
 use super::{
     commands::Arguments,

@@ -40,7 +40,7 @@ pub fn report(error: &CliError, messages: &Messages) -> ExitCode {
     code.into()
 }
 
-/// The next step. If the API refused values, the step names the arguments that set them. Fields without an argument are left out.
+/// The next step. If the API refused values, the step names the arguments that set them. Fields that no argument sets are left out.
 fn next_step(error: &CliError) -> Option<Cow<'_, str>> {
     let hint = hints::next_step(error);
     let Cause::Api(ApiError::Refused { code, details, .. }) = &error.cause else { return hint };
@@ -69,7 +69,7 @@ fn exit_code(cause: &Cause) -> u8 {
         Cause::Unreachable(_)
         | Cause::Issuer(IssuerError::Unreachable { .. })
         | Cause::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
-        // Values come from the arguments, so an invalid value is wrong usage.
+        // A value that the API refuses comes from the arguments, so it is wrong usage.
         Cause::Api(ApiError::Refused { status, code, .. }) => match (status, code.as_str()) {
             (400, "VALIDATION_ERROR") => USAGE,
             (
@@ -116,7 +116,7 @@ fn json(error: &CliError, next: Option<&str>, usage: Option<&str>) -> Value {
     json!({ "error": json })
 }
 
-/// The error code: the one of the API, or for errors of the command line itself, one for each exit code.
+/// The error code: the code of the API, or for errors of the command line itself, one code for each exit code.
 fn code(cause: &Cause) -> &str {
     match cause {
         Cause::Api(ApiError::Refused { code, .. }) if !code.is_empty() => code,

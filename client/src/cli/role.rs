@@ -238,7 +238,7 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
     Ok(receipt.output(text, json, Some("Next: countersign role list")))
 }
 
-/// The role and the agent of an assignment.
+/// What the arguments name: the service, the agent and the role of an assignment, and how long to wait for the sidecars.
 struct Assignment {
     service: ServiceApi,
     agent: String,
@@ -256,7 +256,7 @@ impl AssignmentArgs {
     }
 }
 
-/// The name of an agent, for text output only; `None` if the credential may not read it.
+/// The name of an agent, for text output only; `None` if it cannot be read, for example because the credential may not.
 async fn agent_name(context: &Context, service: &ServiceApi, agent: &str) -> Option<String> {
     if context.format() == OutputFormat::Json {
         return None;

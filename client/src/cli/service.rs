@@ -87,7 +87,7 @@ pub struct ChangeArgs {
     /// Accept unbound tokens
     #[arg(long)]
     accept_unbound: bool,
-    /// A URL under which clients reach the service; repeat the option for several. They replace all earlier ones
+    /// A URL under which clients reach the service; repeat the option for several. The new URLs replace all earlier ones
     #[arg(long, value_name = "URL", conflicts_with = "no_resource_uris")]
     resource_uri: Vec<String>,
     /// Remove all resource URIs

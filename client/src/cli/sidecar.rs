@@ -53,7 +53,7 @@ pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOu
 async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOutput, CliError> {
     let WaitForSidecarsArgs { revision, timeout: at_most, manager } = args;
     let service = manager.service_api(context).await?;
-    // Nothing was changed, so a request that fails at once is an ordinary error.
+    // This command has made no change, so if its first request fails, it reports just this error, and nothing about a change.
     let first = service.enforcement(revision, Duration::ZERO).await;
     first.map_err(|error| {
         let hint = || "the answer to a change has its `revision`, also with -o json".to_owned();

@@ -25,7 +25,7 @@ pub fn oidc_client(context: &Context, settings: LoginSettings) -> Result<OidcCli
     })
 }
 
-/// The login of the profile; `None` if there is none. An error if it is for another control plane than the requested one.
+/// The login of the profile; `None` if there is none. Fails if the login is for another control plane than the requested one.
 pub fn stored_login(context: &Context, server: &ServerArgs) -> Result<Option<HumanLogin>, CliError> {
     let Some(login) = context.profiles.human_login(&context.name)? else { return Ok(None) };
     let url = context.url(server)?;
@@ -55,11 +55,11 @@ pub async fn stored_token(context: &Context, server: &ServerArgs) -> Result<Opti
     }
 }
 
-/// Refreshes the login, unless another process has refreshed it in the meantime. If the refresh fails, returns the current token as long
-/// as it is valid.
+/// Refreshes the login with the lock, unless another process has just refreshed it. If this fails, returns the current token while
+/// it is valid.
 async fn refreshed_token(context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
-    // Most issuers accept a refresh token once, so we use it only with the lock, and if we can store its successor. Otherwise, the
-    // stored token may be good enough: another process may have refreshed it.
+    // Most issuers accept a refresh token once, so only the process with the lock uses it, and only if it can store the new one. An
+    // error of the lock counts later: while we waited, another process may have refreshed the login, and we read it again below.
     let may_refresh = context.profiles.lock_human_login(&context.name);
     let may_refresh = may_refresh.and_then(|lock| context.check_writable().map(|()| lock));
     let Some(login) = stored_login(context, server)? else { return Ok(None) };
@@ -77,7 +77,7 @@ async fn refreshed_token(context: &Context, server: &ServerArgs) -> Result<Optio
     }
 }
 
-/// Exchanges the refresh token, and stores the result before it is used.
+/// Exchanges the refresh token, and stores the new tokens before anyone uses them.
 async fn refresh(context: &Context, login: &HumanLogin) -> Result<HumanLogin, CliError> {
     let ended = |problem: String| {
         let text = format!("the login of the profile {} {problem}", context.name);

@@ -1,6 +1,6 @@
 //! Tables that fit the terminal.
 //!
-//! Invariant: an id is never cut. In a pipe all cells are complete, and times are RFC 3339.
+//! Invariant: an id is never cut. In a pipe, no cell is shortened, and times are in the form of RFC 3339.
 
 use super::time::relative;
 use comfy_table::{ColumnConstraint, ContentArrangement, Row, Width, presets::NOTHING};
@@ -82,7 +82,7 @@ impl Table {
         self.fitted(width.filter(|width| *width > 0).unwrap_or(80))
     }
 
-    /// Fits the table to a width: makes times relative, then shortens texts. If that is not enough, prints one line per cell.
+    /// Fits the table to a width: makes times relative, then shortens texts. A table that is still too wide gets one line per cell.
     fn fitted(&self, width: u16) -> String {
         let mut lines = self.lines();
         for (cell, (_, fit)) in lines.iter_mut().flat_map(|line| line.iter_mut().zip(&self.header)) {
@@ -111,7 +111,7 @@ impl Table {
         self.shows_header.then_some(titles).into_iter().chain(self.rows.iter().cloned()).collect()
     }
 
-    /// Formats the table with one line per cell, without empty (`-`) cells, for a terminal that is too narrow for its rows.
+    /// Formats the table with one line per cell, without empty (`-`) cells, for a terminal that is too narrow for the rows.
     fn as_blocks(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");

@@ -5,28 +5,28 @@ use countersign_identity as identity;
 use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use std::time::Duration;
 
-/// A time, or a duration from now into the future. The result is in whole seconds, as the control plane stores it.
+/// Parses a time, or a duration from now into the future. The result is in whole seconds, as the control plane stores it.
 pub fn parse_future_time(text: &str) -> Result<Timestamp, String> {
     let expected = "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration from now, such as 30m, 8h or 7d";
     let time = parse_time(text, Timestamp::checked_add);
     time.and_then(|time| Timestamp::from_second(time.as_second()).ok()).ok_or_else(|| expected.to_owned())
 }
 
-/// A time, or a duration before now.
+/// Parses a time, or a duration before now.
 pub fn parse_past_time(text: &str) -> Result<Timestamp, String> {
     let expected =
         "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration before now, such as 30m, 8h or 7d";
     parse_time(text, Timestamp::checked_sub).ok_or_else(|| expected.to_owned())
 }
 
-/// A duration that is not zero.
+/// Parses a duration that is not zero.
 pub fn positive_duration(text: &str) -> Result<Duration, String> {
     let duration = parse_duration(text).and_then(|duration| Duration::try_from(duration).ok());
     let expected = "write a duration with a unit, such as 500ms, 5s or 1m";
     duration.filter(|duration| !duration.is_zero()).ok_or_else(|| expected.to_owned())
 }
 
-/// RFC 3339, in UTC, to the second.
+/// The time in the form of RFC 3339, in UTC, to the second.
 pub fn rfc3339(time: identity::Timestamp) -> String {
     Timestamp::from_second(time.seconds()).map(|time| time.to_string()).unwrap_or_default()
 }
@@ -66,7 +66,7 @@ fn parse_time(
     from_now(now, parse_duration(text)?).ok()
 }
 
-/// A duration with a unit. Days and weeks have 24 hours and seven days.
+/// Parses a duration with a unit. Days and weeks have 24 hours and seven days.
 fn parse_duration(text: &str) -> Option<SignedDuration> {
     let in_hours = |suffix, hours: i64| {
         let count = text.strip_suffix(suffix)?.parse::<i64>().ok()?;

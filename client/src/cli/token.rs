@@ -143,10 +143,10 @@ async fn revoke_and_forget(
     server: &ServerArgs,
     token: Option<SecretString>,
 ) -> Result<Revoked, CliError> {
-    // The lock keeps other processes from using a token that is about to be revoked. If it fails, for example on a read-only file
-    // system, we revoke the token nevertheless.
+    // The lock keeps other processes from using a token that is about to be revoked. If locking fails, for example on a read-only
+    // file system, we revoke the token without the lock.
     let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
-    // Only tokens of this command's control plane: it must not receive the tokens of another control plane.
+    // We use stored tokens only if this control plane issued them: it must not receive the tokens of another one.
     let stored = stored_tokens(context, Some(context.url(server)?))?;
     let token = match explicit_token(token)? {
         Some(token) => token,
@@ -162,7 +162,7 @@ async fn revoke_and_forget(
     let saved = match stored {
         Some((_, tokens)) if is_revoked(&tokens.refresh_token) => context.profiles.delete_tokens(&context.name),
         Some((key, tokens)) if is_revoked(&tokens.access_token) => {
-            // The refresh token stays valid, so the next command gets a new access token with it.
+            // The refresh token stays valid, so the next command uses it to get a new access token.
             let now = clock::now();
             let tokens = SessionTokens { refresh_at: now, expires_at: now, ..tokens };
             context.profiles.save_tokens(&context.name, &key, &tokens)
@@ -263,7 +263,7 @@ fn no_token() -> CliError {
 /// Parses the published keys. A single key that is not a point of P-256 makes the whole key set invalid.
 fn parse_key_set(published: &Value) -> Result<KeySet, CliError> {
     let coordinate = |key: &Value, name: &str| URL_SAFE_NO_PAD.decode(key[name].as_str()?).ok();
-    // An uncompressed point begins with 4.
+    // The byte 4 says that both coordinates follow (an uncompressed point).
     let point = |key: &Value| Some([vec![4], coordinate(key, "x")?, coordinate(key, "y")?].concat());
     let points: Option<Vec<_>> = published["keys"].as_array().into_iter().flatten().map(point).collect();
     points.and_then(|points| KeySet::from_points(points).ok()).ok_or_else(|| {

@@ -44,7 +44,7 @@ pub struct TransferArgs {
     /// Withdraw the offer of your service, or decline a service that is offered to you
     #[arg(long, visible_alias = "decline", conflicts_with = "to")]
     withdraw: bool,
-    /// The id of the service. Without an option, the command shows its offer; without an id, it lists the offers to you
+    /// The id of the service. Without an option, the command shows the offer of the service; without an id, the offers to you
     #[arg(add = ArgValueCandidates::new(complete::service_ids))]
     service: Option<String>,
 }
@@ -145,7 +145,7 @@ fn with_offer_hint(error: ApiError) -> CliError {
     }
 }
 
-/// The output for an offer. `replaced` is the user who had the offer before.
+/// The output for an offer. `replaced` is the user to whom the service was offered before.
 fn output(offer: &ServiceTransfer, replaced: Option<HumanUser>) -> CommandOutput {
     let ServiceTransfer { service_id, name, offered_by: _, new_owner, offered_at: _, expires_at } = offer;
     let mut rows = vec![

@@ -44,7 +44,7 @@ pub fn argument_for_field(field: &str) -> Option<String> {
     find_argument(&invoked_command(&arguments()), field)
 }
 
-/// The command that prints the help of the command that this process runs.
+/// The command line that prints the help of the command that this process runs.
 pub fn help_command() -> String {
     format!("{} --help", name(&invoked_command(&arguments())))
 }
@@ -161,7 +161,7 @@ fn misplaced_option<'a>(error: &'a clap::Error, command: &Command) -> Option<&'a
     std::iter::once(command).chain(subcommands).any(has_option).then_some(option)
 }
 
-/// The next step if a command on roles lacks the argument AGENT. It shows the profile's agent, and lets the user decide.
+/// The next step if a command on roles lacks the argument AGENT. The step names the profile's agent, but the user has to choose.
 fn next_for_missing_agent(error: &clap::Error, name: &str, arguments: &[String]) -> Option<String> {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != ErrorKind::MissingRequiredArgument
@@ -205,13 +205,13 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     candidates.iter().find(allowed).cloned()
 }
 
-/// Whether at most a third of the characters differs. Clap is less strict, and suggests `zsh` for `tcsh`.
+/// Whether at most a third of the characters differs. Clap is less strict: it would suggest `zsh` for `tcsh`.
 fn is_similar(typed: &str, candidate: &str) -> bool {
     let longest = typed.chars().count().max(candidate.chars().count());
     strsim::osa_distance(typed, candidate) * 3 <= longest
 }
 
-/// Replaces an argument that has no place, and text that may be a secret, by `…`.
+/// Replaces by `…` an argument that the command does not take, and text that may be a secret.
 fn redact(error: &mut clap::Error) {
     let (kind, longest) = match error.kind() {
         ErrorKind::UnknownArgument => (ContextKind::InvalidArg, LONGEST_NAME),

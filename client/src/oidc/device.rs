@@ -22,7 +22,7 @@ const GRANT_TYPE: &str = "urn:ietf:params:oauth:grant-type:device_code";
 /// The seconds between two requests if the issuer sends no `interval` (RFC 8628, section 3.2).
 const DEFAULT_INTERVAL: u64 = 5;
 
-/// How much `slow_down` increases the interval (RFC 8628, section 3.5).
+/// How much the error `slow_down` increases the interval (RFC 8628, section 3.5).
 const SLOW_DOWN: Duration = Duration::from_secs(5);
 
 /// The maximum interval, even if the issuer asks for a longer one.
@@ -39,7 +39,7 @@ pub struct DeviceAuthorization {
     // Some issuers implement a draft of RFC 8628, in which the member is called `verification_url`.
     #[serde(alias = "verification_url", deserialize_with = "line")]
     pub verification_uri: String,
-    /// The same page with the user code in its URL.
+    /// The URL `verification_uri` with the user code in it, so that the user need not enter the code.
     #[serde(default, alias = "verification_url_complete", deserialize_with = "optional_line")]
     pub verification_uri_complete: Option<String>,
     /// The lifetime of the codes, in seconds.
@@ -58,8 +58,8 @@ impl OidcClient {
         let response = self.post(url, &fields).await?;
         let response = success(url, response, &SecretString::default()).await?;
         let device: DeviceAuthorization = read_json(url, response).await?;
-        // The user opens these pages in a browser, so other kinds of URLs are refused.
-        // We drop an invalid complete URL: without it, the user enters the code.
+        // The user opens these pages in a browser, so we refuse other URLs than `https`, or `http` to this machine if the issuer is
+        // on it. We only drop an invalid `verification_uri_complete`: without it, the user enters the code.
         let allow_loopback = url.scheme() == "http";
         let is_page = |page: &String| Url::parse(page).is_ok_and(|page| is_secure(&page, allow_loopback));
         if !is_page(&device.verification_uri) {
@@ -99,7 +99,7 @@ impl OidcClient {
     }
 }
 
-/// The interval after this error. `None` if the error ends the grant.
+/// The interval between requests after this error; `None` if the error ends the grant.
 fn next_interval(interval: Duration, error: &IssuerError) -> Option<Duration> {
     let next = match error.code() {
         Some("authorization_pending") => interval,

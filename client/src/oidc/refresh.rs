@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 /// the old refresh token may be used up.
 #[derive(Debug)]
 pub struct Refreshed {
-    /// The refresh token for the next refresh: a new one if the issuer rotates refresh tokens, otherwise the used one.
+    /// The refresh token for the next refresh: a new one if the issuer returned one, otherwise the used one.
     pub refresh_token: SecretString,
     /// The new tokens.
     pub tokens: Result<IssuedTokens, IssuerError>,

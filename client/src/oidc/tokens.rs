@@ -77,7 +77,7 @@ impl HumanClaims {
             return None;
         };
         let mut claims = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
-        // Commands show the claims in a terminal. Line breaks remain; a `name` or `email` with one is refused below.
+        // Commands show the claims in a terminal. `make_printable` keeps line breaks, so the fields `name` and `email` refuse them.
         make_printable(&mut claims);
         serde_json::from_value(claims).ok()
     }
@@ -111,7 +111,7 @@ impl TokenKind {
 
 impl TokenResponse {
     /// Selects the token of the requested kind. Checks its issuer and expiry, and the audience of an ID token. At a refresh,
-    /// `subject` is the user who logged in: the new token must be for the same user.
+    /// `subject` is the user who logged in, for whom the new token must be, too.
     pub fn into_tokens(self, settings: &LoginSettings, subject: Option<&str>) -> Result<IssuedTokens, IssuerError> {
         let Self { access_token, id_token, refresh_token } = self;
         let token = match settings.token {

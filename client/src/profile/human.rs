@@ -1,6 +1,6 @@
 //! The login of a human user in a profile: the file `NAME.human.json`.
 //!
-//! Invariant: a login belongs to one control plane. Callers check with [`HumanLogin::is_for`] before they send its token.
+//! Invariant: a login belongs to one control plane. Callers check this with [`HumanLogin::is_for`] before they send its token.
 
 use super::{ProfileError, Profiles, is_same_url, read_if_exists, remove_if_exists};
 use crate::oidc::{HumanClaims, IssuedTokens, LoginSettings};
@@ -36,7 +36,7 @@ impl HumanLogin {
 }
 
 impl Profiles {
-    /// Reads the login of the human user. A malformed file counts as none, because the next login replaces it.
+    /// Reads the login of the human user. A malformed file counts as no login, because the next login replaces it.
     pub fn human_login(&self, name: &str) -> Result<Option<HumanLogin>, ProfileError> {
         let text = read_if_exists(&self.path(name, "human.json")?)?.map(SecretString::from);
         let stored = text.and_then(|text| serde_json::from_str(text.expose_secret()).ok());

@@ -1,9 +1,9 @@
 //! `countersign agent exec`: runs a program that gets access tokens of the agent from a token endpoint on this machine.
 //!
-//! `child` runs the program. `endpoint` answers its requests: `client_authentication` checks its secret, `token_request` checks what it
-//! requests, and `token_source` obtains tokens from the control plane. Invariants: no access token of the program exceeds `--scope` and
-//! `--resource`. The program gets neither the private key nor a refresh token. The client secret is in its environment only, in no
-//! argument list.
+//! `child` runs the program. `endpoint` answers the program's token requests: `client_authentication` checks the client secret,
+//! `token_request` the requested scope and resource, and `token_source` obtains tokens from the control plane. Invariants: no
+//! access token of the program exceeds `--scope` and `--resource`. The program gets neither the private key nor a refresh token.
+//! The client secret is only in the environment of the program, never in an argument list.
 
 mod child;
 mod client_authentication;
@@ -123,7 +123,7 @@ pub async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, Cl
     Ok(CommandOutput::of_program(ended.map_err(not_started)?))
 }
 
-/// Sets the variables with which the program finds the endpoint.
+/// Sets the environment variables with which the program finds the token endpoint.
 fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &ClientCredentials, limits: &TokenRequest) {
     command.env("OAUTH_TOKEN_URL", urls.token_endpoint()).env("OAUTH_ISSUER", urls.issuer());
     command.env("OAUTH_CLIENT_ID", &credentials.id).env("OAUTH_CLIENT_SECRET", credentials.secret.expose_secret());
@@ -131,7 +131,7 @@ fn set_endpoint(command: &mut Command, urls: &EndpointUrls, credentials: &Client
     for (name, value) in
         [("OAUTH_SCOPE", scope.as_ref().map(ToString::to_string)), ("OAUTH_RESOURCE", resource.clone())]
     {
-        // Without a limit, we remove the variable: the program could inherit a wrong value.
+        // If the command sets no limit, we remove the variable: the program could inherit a limit of another command.
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),

@@ -58,7 +58,7 @@ pub async fn services(context: &Context, args: ServicesArgs) -> Result<CommandOu
     Ok(CommandOutput::list(rows))
 }
 
-/// Leaves a service, or with `may_assign_roles` allows it to assign roles again.
+/// Makes the agent leave a service, or with `may_assign_roles`, allows the service again to assign roles to the agent.
 pub async fn set_admission(
     context: &Context,
     args: AdmissionArgs,

@@ -35,7 +35,7 @@ pub struct RegisterArgs {
     server: ServerArgs,
     #[command(flatten)]
     signer: SignerArgs,
-    /// The file with the public key of --signer
+    /// The file with the public key that belongs to the private key of --signer
     #[arg(long, value_name = "FILE", requires = "signer", value_hint = ValueHint::FilePath)]
     public_key: Option<PathBuf>,
     /// The e-mail address of the person who registers the agent
@@ -48,9 +48,9 @@ pub struct RegisterArgs {
     human: HumanTokenArg,
 }
 
-/// Creates a key, and saves its path if the profile has no agent yet.
+/// Creates a key file, and saves its path in the profile if the profile has no agent yet.
 pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput, CliError> {
-    // The key file without --key is in the folder of the profile, too.
+    // Without --key, the key file is in the folder of the profile, so this folder must be writable, too.
     if context.profile.agent.is_none() || file.is_none() {
         context.check_writable()?;
     }

@@ -37,11 +37,11 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
     let mut error = None;
     match service_fields(context, &args, &agent).await {
         Ok(Some(current)) => {
-            // They replace fields of the profile, which may be older.
+            // The profile may be older, so a field from the control plane replaces the field of the profile with the same name.
             fields.retain(|(name, _)| current.iter().all(|(other, _)| name != other));
             fields.extend(current);
         }
-        // The profile knows nothing about other agents.
+        // Without a service, only the profile could show the agent, but it is another agent's profile.
         Ok(None) if !is_profile_agent => {
             let next = "set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY, with which a service reads every agent; \
                         `countersign agent list` shows your agents";

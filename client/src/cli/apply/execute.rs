@@ -41,7 +41,7 @@ pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<Cha
                 results.push(target.make_all(changes).await);
                 targets.push(Some(target));
             }
-            // Only the creation of a new service can fail here, and it is the first change.
+            // Only the creation of a new service can fail in `open`. It is the first change, so the other changes are not tried.
             Err(error) => {
                 let name = &service.name;
                 let not_tried = || Err(format!("service {name}: not tried, because it does not exist"));
@@ -77,7 +77,7 @@ struct ServiceTarget<'a> {
 }
 
 impl<'a> ServiceTarget<'a> {
-    /// Opens the service of a plan. Creates it if it does not exist.
+    /// Finds the service of a plan, or creates it if it does not exist.
     async fn open(context: &'a Context, access: &Access, plan: &'a ServicePlan) -> Result<Self, CliError> {
         let id = match &plan.id {
             Some(id) => id.clone(),
@@ -152,7 +152,7 @@ impl<'a> ServiceTarget<'a> {
         self.complete(async || self.api.change(change).await).await
     }
 
-    /// Creates a role. If another run has created it meanwhile, changes that role instead.
+    /// Creates a role. If another run has created the role meanwhile, changes it instead.
     async fn create_role(&mut self, role: &DeclaredRole) -> Result<(), CliError> {
         let properties = self.role_properties(role);
         let created = match self.repeated(async || self.api.create_role(properties).await).await {
@@ -183,14 +183,14 @@ impl<'a> ServiceTarget<'a> {
                     Err(error) => requests.iter().map(|_| Err(CliError::failed(error.to_string()))).collect(),
                 }
             };
-            // A change without a request keeps its own error. The others get the results of the response, in order.
+            // A change for which no request could be made keeps its error. The others get the results in the response, in order.
             let mut made = made.into_iter();
             results.extend(wanted.into_iter().map(|wanted| wanted.and_then(|_| made.next().unwrap_or(Ok(())))));
         }
         results
     }
 
-    /// The request for a change of an assignment. Fails if an earlier change was to create the role, but failed.
+    /// The request for a change of an assignment. Fails if the role does not exist, because an earlier change could not create it.
     fn assignment_change(&self, change: &Change) -> Result<AssignmentChange, CliError> {
         match change {
             Change::Revoke { role_id, agent, .. } => Ok(AssignmentChange {
@@ -241,7 +241,7 @@ impl<'a> ServiceTarget<'a> {
             (Ok(made), Some(secret_target)) => secret_target.write(secret(&made)),
             (Ok(_), None) => Ok(()),
             (Err(error), secret_target) => {
-                // Without an answer, the control plane may have made the secret. `PATH.pending` then makes the next run replace it.
+                // Without an answer, the control plane may have made the secret. With `PATH.pending`, the next run replaces it.
                 let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
                 secret_target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)
@@ -279,7 +279,7 @@ impl<'a> ServiceTarget<'a> {
     }
 }
 
-/// Creates the service of a plan and returns its id. If another run has created it meanwhile, returns that service's id.
+/// Creates the service of a plan and returns its id. If another run has created the service meanwhile, returns its id.
 async fn create_service(context: &Context, access: &Access, plan: &ServicePlan) -> Result<String, CliError> {
     let Access { api, credential, .. } = access;
     let ServicePlan { name, managed_by, changes, .. } = plan;

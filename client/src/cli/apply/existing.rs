@@ -12,12 +12,12 @@ use countersign_client::{
 use countersign_identity::Timestamp;
 use secrecy::SecretString;
 
-/// What exists at the control plane, as far as it is needed to plan the changes of an `apply`.
+/// What exists at the control plane, as far as a plan depends on it.
 pub struct Existing {
-    /// The services that the files declare, as far as they exist.
+    /// The services that the files declare and that exist already.
     pub services: Vec<ExistingService>,
-    /// The agents that the human user has registered. A file can assign roles by pattern (`match`), such as the name `build-*`.
-    /// It matches only these agents: owners choose the names of their agents, so anybody could give an agent a name that matches.
+    /// The agents that the human user has registered. A file can assign roles by pattern (`match`), such as the name `build-*`. A
+    /// pattern matches only these agents: owners choose the names of agents, so anybody could give an agent a name that matches.
     pub agents: Vec<ListedAgent>,
     /// The services of the human user that no file declares.
     pub services_in_no_file: Vec<Service>,
@@ -29,7 +29,7 @@ pub struct Existing {
 /// A service with what belongs to it. `keys` is empty if the plan needs no API keys.
 pub struct ExistingService {
     pub service: Service,
-    /// Whether the human user owns it; `true` with an API key. An administrator can also read the services of other owners.
+    /// Whether the human user owns the service; `true` with an API key. Administrators can also read services of other owners.
     pub is_own: bool,
     pub roles: Vec<Role>,
     /// The agents that hold a role.
@@ -45,13 +45,13 @@ pub struct Access {
     pub credential: SecretString,
     /// The service of the API key; `None` with the token of a human user, who can have several services.
     service_of_key: Option<String>,
-    /// The human user; `None` with an API key, or if the token has no readable claims: then we find services only by id. A name
-    /// stands only for a service of this user: an administrator can read the services of all owners, who can use the same names.
+    /// The human user; `None` with an API key, or if the token has no readable claims: without a user, we find services only by id.
+    /// A name stands only for a service of this user: administrators can read all services, and several can have this name.
     human: Option<HumanUser>,
 }
 
 impl Access {
-    /// Uses the token of the human user, or else the API key. Refuses files that an API key cannot apply.
+    /// Uses the token of the human user, or else the API key. With an API key, refuses files that need a human user.
     pub async fn open(context: &Context, args: &ManagerArgs, declared: &[DeclaredService]) -> Result<Self, CliError> {
         let api = context.api(&args.server)?;
         if let Some(credential) = args.human.available(context, &args.server).await? {
@@ -78,8 +78,8 @@ impl Access {
         Ok(Self { api, credential, service_of_key: Some(service), human: None })
     }
 
-    /// Reads the services that the files declare, and the agents of the human user if a pattern needs them. With `prunes`, reads all keys
-    /// too, because some could be deleted.
+    /// Reads the services that the files declare, and the agents of the human user if a pattern needs them. With `prunes`, also
+    /// reads all API keys, because `apply` may revoke some of them.
     pub async fn read(&self, declared: &[DeclaredService], prunes: bool) -> Result<Existing, CliError> {
         let Self { api, credential, service_of_key, human: _ } = self;
         let has_patterns = declared.iter().flat_map(|it| &it.assignments).any(|it| it.pattern.is_some());

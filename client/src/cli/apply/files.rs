@@ -37,7 +37,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
             }
             has_documents |= !documents.is_empty();
             for mut document in documents {
-                // Paths of secret files are relative to the YAML file; those in standard input to where the command runs.
+                // Paths of secret files are relative to the YAML file; in YAML from standard input, to the current directory.
                 let directory = path.parent().unwrap_or_else(|| Path::new(""));
                 document.secret_files().for_each(|file| *file = directory.join(&file));
                 managed_by.extend(document.managed_by);
@@ -52,7 +52,7 @@ pub fn read(paths: &[PathBuf], prunes: bool) -> Result<Files, CliError> {
     Ok(Files { services, managed_by: managed_by.into_iter().collect() })
 }
 
-/// The YAML files of a directory, in the order of their names. Any other path stands for itself.
+/// The YAML files of a directory, in the order of their names. A path that is no directory stands for itself.
 fn expand(path: &Path) -> Result<Vec<PathBuf>, CliError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);

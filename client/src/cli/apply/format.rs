@@ -31,17 +31,17 @@ pub enum Version {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Document {
     pub api_version: Version,
-    /// The `managedBy` that all objects of the document get. `--prune` deletes objects that have it and are in no document.
+    /// The `managedBy` that all objects of the document get. `--prune` deletes objects with this value that are in no document.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     pub services: Vec<DeclaredService>,
 }
 
-/// A service. Absent fields change nothing.
+/// A service in a file. A field that is absent in the file stays unchanged at the service.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DeclaredService {
-    /// The display name. Without `id`, it selects one of the human user's services.
+    /// The display name. Without `id`, the name selects one of the human user's services.
     pub name: String,
     /// The id of an existing service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -49,7 +49,7 @@ pub struct DeclaredService {
     /// Whether the service accepts tokens that were issued for no service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub accepts_unbound_tokens: Option<bool>,
-    /// The URLs under which clients reach the service. They replace all other URLs.
+    /// The URLs under which clients reach the service. These URLs replace all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource_uris: Option<Vec<String>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -94,7 +94,7 @@ pub struct DeclaredAssignment {
     pub expires_at: Option<String>,
 }
 
-/// A pattern for agents. If both fields are set, both must match.
+/// A pattern for agents. If `name` and `email` are set, an agent must match both.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Match {

@@ -36,13 +36,13 @@ pub struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// Whether objects are deleted that are in no file.
+    /// Whether the plan deletes objects that have the `managedBy` of the files and are in no file.
     pub const fn prunes(&self) -> bool {
         self.prune || self.prune_services
     }
 }
 
-/// The changes of all services. `execute` makes them in this order, but the deletions of all services last.
+/// The changes of all services. `execute` makes the changes in this order, but the deletions of all services last.
 #[derive(Debug, Default)]
 pub struct Plan {
     pub services: Vec<ServicePlan>,
@@ -55,7 +55,7 @@ pub struct ServicePlan {
     pub name: String,
     /// The id; `None` for a service that does not exist yet.
     pub id: Option<String>,
-    /// The `managedBy` of its file. All that is created or changed gets it.
+    /// The `managedBy` of the service's file. All objects that are created or changed get this value.
     pub managed_by: Option<String>,
     /// The ids of the existing roles, by name.
     pub role_ids: HashMap<String, String>,
@@ -207,7 +207,7 @@ impl<'a> ServicePlanner<'a> {
 
     fn plan_service(&mut self) -> Result<(), CliError> {
         let DeclaredService { name, accepts_unbound_tokens, resource_uris, managed_by, .. } = self.declared;
-        // `format::parse` has refused URIs without a normal form, so this drops none.
+        // `format::parse` has refused URIs without a normal form, so `filter_map` drops none.
         let wanted_uris: Option<Vec<_>> =
             resource_uris.as_ref().map(|uris| uris.iter().filter_map(|uri| normal_uri(uri)).collect());
         let change_of_uris = |from: &[String]| {
@@ -291,8 +291,8 @@ impl<'a> ServicePlanner<'a> {
         roles.filter(move |role| self.prunes(role.managed_by.as_ref()) && !is_declared(role))
     }
 
-    /// An object belongs to the files that have its `managedBy`. Files with another `managedBy` may not declare it. Files without
-    /// `managedBy` may declare it, but not change it.
+    /// Checks that the files may change an object, which belongs to the files that have its `managedBy`. Files with another
+    /// `managedBy` may not declare the object. Files without `managedBy` may declare it, but not change it.
     fn require_ownership(&self, what: &str, existing: Option<&String>, will_change: bool) -> Result<(), CliError> {
         match (existing, &self.declared.managed_by) {
             _ if self.args.take_ownership => Ok(()),
@@ -313,7 +313,7 @@ impl<'a> ServicePlanner<'a> {
         self.args.prunes() && managed_by.is_some() && managed_by == self.declared.managed_by.as_ref()
     }
 
-    /// Whether the file gives an object with this `managedBy` another one.
+    /// Whether the file replaces this `managedBy` of an object by its own.
     fn changes_managed_by(&self, managed_by: Option<&String>) -> bool {
         self.declared.managed_by.is_some() && managed_by != self.declared.managed_by.as_ref()
     }

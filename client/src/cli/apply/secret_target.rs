@@ -79,7 +79,7 @@ fn lock_pending(path: &Path) -> io::Result<Option<File>> {
             Err(TryLockError::WouldBlock) => return Ok(None),
             Err(TryLockError::Error(error)) => return Err(error),
         }
-        // Between our open and our lock, another run may have renamed or removed the file. Then we open the path again.
+        // Between our open and our lock, another run may have renamed or removed the file: if so, we open the path again.
         let locked = file.metadata()?;
         let named = fs::metadata(path);
         if named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())) {

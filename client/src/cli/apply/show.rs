@@ -97,7 +97,7 @@ fn new(kind: &'static str, name: &str, fields: Vec<(&'static str, String)>) -> L
     Line { action: "create", kind, name: name.to_owned(), fields }
 }
 
-/// A change of fields, without the fields that stay the same.
+/// The line of a change of fields, without the fields that stay the same.
 fn changed(kind: &'static str, name: &str, fields: Vec<(&'static str, String, String)>) -> Line {
     let fields = fields.into_iter().filter(|(_, from, to)| from != to);
     let fields = fields.map(|(field, from, to)| (field, Some(from), to)).collect();
@@ -108,7 +108,7 @@ fn deleted(kind: &'static str, name: &str) -> Line {
     Line { action: "delete", kind, name: name.to_owned(), fields: Vec::new() }
 }
 
-/// Another secret in place of a lost one.
+/// The line of a change that replaces a lost secret.
 fn replaced_secret(kind: &'static str, name: &str) -> Line {
     changed(kind, name, vec![("secret", "lost".to_owned(), "another".to_owned())])
 }
@@ -174,7 +174,7 @@ fn assignment(role: &str, agent: &str, name: &str) -> String {
     if name.is_empty() { format!("{role} of {agent}") } else { format!("{role} of {agent} ({name})") }
 }
 
-/// A file without `managedBy` keeps the current one.
+/// If the file has no `managedBy`, the object keeps its current value.
 fn managed_by(from: Option<&str>, to: Option<&str>) -> (&'static str, String, String) {
     let shown = |name: Option<&str>| name.unwrap_or("none").to_owned();
     ("managedBy", shown(from), shown(to.or(from)))

@@ -11,15 +11,15 @@ use countersign_client::{
 };
 use std::time::Duration;
 
-/// How many unconfirmed sidecars an error names. It only counts the others.
+/// How many unconfirmed sidecars an error names; others are only counted.
 const NAMED_SIDECARS: usize = 10;
 
-/// The next step after a wait that did not end with "in force everywhere".
+/// The next step after a wait in which the change did not come into force at every sidecar.
 pub fn next(revision: u64) -> String {
     format!("countersign sidecar wait {revision}")
 }
 
-/// Where the change is in force. `without_sidecars` is the text if no sidecar is connected.
+/// Says at how many sidecars the change is in force. `without_sidecars` is the text if no sidecar is connected.
 pub fn enforcement_text(enforcement: &Enforcement, without_sidecars: &str) -> String {
     let Enforcement { enforced, sidecars, enforced_sidecars, expired_sidecars, milliseconds, .. } = enforcement;
     let of_all = self::sidecars(*sidecars);
@@ -83,7 +83,7 @@ pub fn unknown(problem: &str, next: &str) -> CliError {
 
 /// The error if the request about the enforcement failed. `otherwise` is the next step if the error has none.
 pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> CliError {
-    // After an outage, the hint says to try the command again. But the change is done and must not be repeated.
+    // After an outage, the hint would say to try the command again, although its change is done and must not be repeated.
     let is_outage = error.is_outage();
     let error = context.with_context_hint(error.into());
     let next = next_step(&error).filter(|_| !is_outage);

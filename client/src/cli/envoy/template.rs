@@ -91,7 +91,7 @@ fn cluster_type(address: &HostPort) -> &'static str {
     if address.is_ip() { "STATIC" } else { "STRICT_DNS" }
 }
 
-/// Names the service for all routes of a virtual host. A route can add context extensions: Envoy merges both.
+/// The lines that name the service for all routes of a virtual host. Envoy adds the context extensions that a route has.
 fn envoy_service_rule(service: &str) -> String {
     format!(
         "                      # The service of these routes. A sidecar of one service needs no service_id.\n\
@@ -163,7 +163,7 @@ fn nginx_values(settings: &Settings) -> Result<Values, CliError> {
         let next = "move the file to a path of letters, digits and the characters . _ - /";
         usage("the path of --ca (COUNTERSIGN_CA) contains a character that has a meaning for nginx", next)
     })?;
-    // No request has the host `_`. In nginx, a server with this name becomes the default for all hosts.
+    // No request has the host `_`. nginx uses a server with this name only as the default: if it is the first one on its port.
     let host = settings.host.as_deref().filter(|host| *host != "*").unwrap_or("_");
     Ok(vec![
         ("upstream", settings.upstream.to_string()),

@@ -87,7 +87,7 @@ pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, 
     }
     let saved = context.update_profile(|profile| {
         profile.login = Some(settings);
-        // The profile of an agent keeps the control plane of the agent.
+        // If the profile has an agent, its URL stays the one of the agent's control plane.
         if profile.agent.is_none() || profile.url.is_none() {
             (profile.url, profile.ca) = (Some(login.url.clone()), ca);
         }
@@ -107,7 +107,7 @@ fn settings(context: &Context, args: LoginArgs) -> Result<LoginSettings, CliErro
     let client_id = client_id.or_else(|| last.as_ref().map(|last| last.client_id.clone()));
     let client_id = client_id.ok_or_else(|| CliError::missing("the client id", next))?;
     let last_value = |value: fn(&LoginSettings) -> Option<String>| last.as_ref().and_then(value);
-    // An empty option removes the value of the last login.
+    // With an empty option, the user drops the value of the last login.
     let not_empty = |text: &String| !text.trim().is_empty();
     Ok(LoginSettings {
         client_id,
@@ -137,10 +137,10 @@ fn instruct(context: &Context, device: &DeviceAuthorization) {
     context.messages.instruction(&text, &json);
 }
 
-/// The error for a token that the control plane refuses. The login is not stored, so this revokes its refresh token.
+/// The error for a token that the control plane refuses. The login is not stored, so its refresh token is revoked.
 async fn refused(error: ApiError, client: &OidcClient, endpoints: &Endpoints, tokens: &IssuedTokens) -> CliError {
     if let Some(refresh_token) = &tokens.refresh_token {
-        // If this fails too, the user still has to solve the first error.
+        // An error of the revocation is ignored: the refusal by the control plane is the error that the user has to solve.
         let _ignored = client.revoke(endpoints, refresh_token).await;
     }
     let issuer = &client.settings().issuer;

@@ -88,8 +88,8 @@ impl Report<'_> {
         Ok(true)
     }
 
-    /// The token of the stored login, and the login with the claims of this token. The token is `None` if no control plane is set, if the
-    /// login is for another one, or if the token has expired and cannot be refreshed.
+    /// The token of the stored login, and the login with the claims of this token. The token is `None` if no control plane is set,
+    /// if the login is for another control plane, or if the token has expired and cannot be refreshed.
     async fn login_token(&mut self, login: HumanLogin) -> Result<(Option<SecretString>, Option<HumanLogin>), CliError> {
         if self.context.url(&self.args.server).is_err() {
             return Ok((None, Some(login)));
@@ -153,7 +153,7 @@ impl Report<'_> {
     async fn find_key(&self, key: &SecretString, service: String) -> Result<FoundKey, CliError> {
         match self.context.api(&self.args.server)?.service(&service, key).list_roles().await {
             Ok(_) => Ok(FoundKey { text: format!("of {service}"), service: Some(service), scope: Some("full") }),
-            // A key of scope sync may not list roles.
+            // A key of scope sync may not list roles, so this refusal tells the scope.
             Err(ApiError::Refused { reason: Some(reason), .. }) if reason == "scope_insufficient" => {
                 Ok(FoundKey { text: "of scope sync".to_owned(), service: None, scope: Some("sync") })
             }

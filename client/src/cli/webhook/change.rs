@@ -113,7 +113,7 @@ pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput
     Ok(secret_output(&id, &secret, json, file, hint_if_lost, &note))
 }
 
-/// Writes a secret to the file, or prints it. It is also printed if writing fails, because the API returns it only once.
+/// Writes a secret to the file, or prints it. If writing fails, the secret is printed, because the API returns it only once.
 fn secret_output(
     id: &str,
     secret: &SecretString,

@@ -105,7 +105,7 @@ fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     words.try_fold(verifier, |verifier, word| Ok(verifier.or(parse(word)?))).map(Some)
 }
 
-/// Creates a webhook that delivers to this machine. Deletes it at the end, even after an error.
+/// Creates a webhook that delivers to this machine. Deletes the webhook at the end, even after an error.
 async fn with_temporary_webhook(
     context: &Context,
     webhooks: &WebhookApi,
@@ -202,7 +202,7 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let problem = request.problem.map(|problem| problem.to_string());
     let field = |name: &str| body.get(name).cloned().unwrap_or_default();
     if format == OutputFormat::Json {
-        // The data of an event without a valid signature is not shown.
+        // The data of an event without a valid signature is not shown: somebody else may have sent it.
         let data = if request.is_signed() { field("data") } else { Value::Null };
         let value = json!({
             "eventId": request.id, "signature": signature, "problem": problem,
@@ -213,7 +213,7 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let kind = field("event");
     let kind = kind.as_str().unwrap_or("-");
     let id = request.id.as_deref().unwrap_or("-");
-    // The data of an event without a valid signature is not shown here either.
+    // An event without a valid signature has a problem, which is shown in place of its data.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
     without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
 }
@@ -243,7 +243,7 @@ fn print_line(line: &str) -> Result<bool, CliError> {
 }
 
 impl StopSignals {
-    /// Handles the signals, so that the command can delete its webhook before it ends.
+    /// Handles these signals, so that they let the command delete its webhook before it ends.
     fn new() -> Result<Self, CliError> {
         let handle = |kind| signal(kind).map_err(|error| CliError::failed(format!("signals: {error}")));
         let [interrupt, terminate, hangup] =

@@ -1,7 +1,7 @@
 //! Receives webhooks on loopback and verifies their signatures.
 //!
-//! Depends on [`loopback`](crate::cli::loopback). A request is answered only after its consumer has acknowledged it. So the control plane
-//! sends an event again if it was not printed.
+//! Depends on [`loopback`](crate::cli::loopback). The server answers a request only after the command has printed it: an event that
+//! was not printed is sent again.
 
 use crate::cli::loopback::{BoundServer, RunningServer, method_not_allowed, read_body, text_response};
 use countersign_client::{Verifier, WebhookError, clock, webhook::ID};
@@ -40,7 +40,7 @@ struct State {
 }
 
 impl ReceivedRequest {
-    /// Whether the signature is valid. The body may be no event nevertheless.
+    /// Whether the signature is valid. The body of a signed request may be something else than an event.
     pub const fn is_signed(&self) -> bool {
         match self.problem {
             None | Some(WebhookError::NotAnEvent) => true,
@@ -56,9 +56,9 @@ impl ReceivedRequest {
         }
     }
 
-    /// Allows the response to be sent.
+    /// Lets the server answer the request.
     pub fn acknowledge(self) {
-        // Nobody receives it if the connection has ended meanwhile.
+        // If the connection has ended meanwhile, nobody waits for this.
         let _ignored = self.acknowledged.send(());
     }
 }
@@ -80,10 +80,10 @@ impl Receiver {
         self.requests.recv().await
     }
 
-    /// Stops, after the responses to acknowledged requests were sent.
+    /// Stops the server after it has sent the responses to acknowledged requests.
     pub async fn close(self) {
         let Self { requests, server } = self;
-        // This answers requests that wait for an acknowledgement with 503.
+        // Requests that still wait for an acknowledgement get 503, so the control plane sends them again.
         drop(requests);
         server.close().await;
     }

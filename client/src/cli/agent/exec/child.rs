@@ -15,7 +15,7 @@ use tokio::{
 /// If a signal ends the program, the exit code is this plus the number of the signal, as in shells.
 const SIGNAL_EXIT_CODE: i32 = 128;
 
-/// Signals that a terminal sends to all processes in its foreground. The program receives these from the terminal itself.
+/// Signals that a terminal sends to all processes in its foreground, so the program receives them without our help.
 const SIGNALS_OF_TERMINAL: [Signal; 3] = [Signal::INT, Signal::QUIT, Signal::HUP];
 
 /// Signals that we pass on to the program.
@@ -34,7 +34,7 @@ const PROXY_VARIABLES: [&str; 4] = ["http_proxy", "HTTP_PROXY", "all_proxy", "AL
 /// The names of the variables with hosts that are reached without a proxy. Programs read one of them or both.
 const NO_PROXY_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
 
-/// Signals that this process handles, instead of ending.
+/// Signals that do not end this process: it receives them, and passes them on to the program.
 struct HandledSignals(Vec<(Signal, unix::Signal)>);
 
 /// Runs the program to its end, and returns its exit code. The program shares the terminal, the streams and the process group of this
@@ -48,7 +48,7 @@ pub async fn run(mut command: Command) -> io::Result<u8> {
             status = child.wait() => break status?,
             signal = signals.next() => {
                 if let Some(process) = process && !is_sent_by_terminal(signal) {
-                    // This fails if the program has just ended.
+                    // If the program has just ended, no signal can be sent, and none is needed.
                     let _ignored = kill_process(process, signal);
                 }
             }
@@ -57,7 +57,7 @@ pub async fn run(mut command: Command) -> io::Result<u8> {
     Ok(exit_code(status))
 }
 
-/// Keeps the program from sending its secret and tokens through a proxy that the environment sets: excludes loopback from it.
+/// Makes the program connect to loopback without the proxy that the environment sets: its secret and tokens must not pass a proxy.
 pub fn exclude_loopback_from_proxy(command: &mut Command) {
     if PROXY_VARIABLES.iter().all(|name| std::env::var_os(name).is_none_or(|value| value.is_empty())) {
         return;
@@ -79,7 +79,7 @@ fn with_loopback(excluded: &str) -> String {
 }
 
 impl HandledSignals {
-    /// Handles the signals to pass on, except those that this process ignores: what `nohup` ignores, the program must ignore too.
+    /// Handles the signals to pass on, except those that it ignores because of `nohup`: the program ignores these, too.
     fn new() -> io::Result<Self> {
         let ignored = ignored_signals(&fs::read_to_string("/proc/self/status").unwrap_or_default());
         let is_ignored = |signal: Signal| ignored & (1 << (signal.as_raw() - 1)) != 0;
@@ -103,8 +103,8 @@ fn ignored_signals(status: &str) -> u64 {
     line.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).unwrap_or_default()
 }
 
-/// Whether the terminal has sent the signal to the program, too, as to every process in its foreground. We must not pass it on
-/// then: a second Ctrl-C makes some programs end without cleaning up.
+/// Whether the terminal has sent the signal to the program, too, as to every process in its foreground. We do not pass such a
+/// signal on: a second Ctrl-C makes some programs end without cleaning up.
 fn is_sent_by_terminal(signal: Signal) -> bool {
     let is_in_foreground = || {
         let terminal = fs::File::open("/dev/tty").ok()?;

@@ -59,8 +59,8 @@ impl ClientCredentials {
     }
 }
 
-/// Both readings of a `Basic` header: its credentials unchanged, and form-decoded. RFC 6749 requires that programs encode them, but many
-/// do not.
+/// Both readings of a `Basic` header: its credentials unchanged, and form-decoded. RFC 6749 requires form-encoded credentials here,
+/// but many programs do not encode them.
 fn from_basic(header: &[u8]) -> Option<Vec<Presented>> {
     let (scheme, encoded) = std::str::from_utf8(header).ok()?.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
@@ -74,7 +74,7 @@ fn from_basic(header: &[u8]) -> Option<Vec<Presented>> {
 }
 
 fn form_decode(text: &str) -> String {
-    // We parse the text as the value of one parameter, so `=` and `&` in it stay part of the text.
+    // The parser decodes whole forms, so we pass a form with one parameter: the text, in which `=` and `&` keep no special meaning.
     let escaped = text.replace('&', "%26");
     form_urlencoded::parse(format!("v={escaped}").as_bytes()).map(|(_, value)| value.into_owned()).collect()
 }

@@ -1,7 +1,7 @@
-//! The token endpoint on loopback (RFC 6749, section 3.2) from which the program gets tokens, and metadata that name it (RFC 8414).
+//! The token endpoint on loopback (RFC 6749, section 3.2) from which the program gets tokens, and metadata with its URL (RFC 8414).
 //!
-//! Other users of this machine can connect too, and so can web pages in their browsers. Invariants: only a request with the client secret
-//! gets a token, requests of web pages are refused, and no response contains a refresh token.
+//! Other users of this machine can connect too, and so can web pages in any browser on it. Invariants: only a request with the
+//! client secret gets a token, requests of web pages are refused, and no response contains a refresh token.
 
 use super::{
     client_authentication::ClientCredentials,
@@ -36,7 +36,7 @@ const FORM: &str = "application/x-www-form-urlencoded";
 /// The URLs of an endpoint on this port.
 pub struct EndpointUrls(pub u16);
 
-/// Answers the requests of the program: returns tokens of `source` to the owner of `credentials`.
+/// Answers the requests of the program: returns tokens of `source` if a request has these `credentials`.
 pub struct Endpoint {
     pub urls: EndpointUrls,
     pub credentials: ClientCredentials,
@@ -45,7 +45,7 @@ pub struct Endpoint {
 }
 
 impl EndpointUrls {
-    /// The issuer, below which the metadata are found.
+    /// The issuer (RFC 8414): the URL below which the program finds the metadata.
     pub fn issuer(&self) -> String {
         format!("http://127.0.0.1:{}", self.0)
     }
@@ -54,8 +54,8 @@ impl EndpointUrls {
         format!("{}{TOKEN_PATH}", self.issuer())
     }
 
-    /// Whether a header `Host` names this endpoint. Otherwise, the request may come from a web page whose own host name now resolves
-    /// to loopback (DNS rebinding).
+    /// Whether a header `Host` names this endpoint. If it names another host, the request may come from a web page whose own host
+    /// name now resolves to loopback (DNS rebinding).
     fn is_host(&self, host: &str) -> bool {
         ["127.0.0.1", "localhost"].iter().any(|name| host.eq_ignore_ascii_case(&format!("{name}:{}", self.0)))
     }
@@ -135,8 +135,8 @@ impl Endpoint {
         })
     }
 
-    /// Obtains tokens in a task of its own, which continues if the program closes the connection. Otherwise, the session could use
-    /// up its refresh token without keeping the new one.
+    /// Obtains tokens in a task of its own, which continues if the program closes the connection. If the task were cancelled, the
+    /// session could use up its refresh token without keeping the new one.
     async fn obtain_tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
         let source = self.source.clone();
         let task = tokio::spawn(async move { source.tokens(scope).await });

@@ -8,7 +8,7 @@ const GRANT_TYPE: &str = "client_credentials";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestError {
-    /// A code of RFC 6749, section 5.2, or of RFC 8707, section 2.
+    /// The error code of RFC 6749, section 5.2, or of RFC 8707, section 2.
     pub code: &'static str,
     pub description: Cow<'static, str>,
 }
@@ -43,7 +43,7 @@ impl Form {
     }
 }
 
-/// Checks that a request stays within `allowed`, the limits of the command. Returns its scope; `None` for the scope of the command.
+/// Checks that a request stays within `allowed`, the limits of the command. Returns the requested scope, `None` if there is none.
 pub fn narrow(allowed: &TokenRequest, form: &Form) -> Result<Option<Scope>, RequestError> {
     match form.get("grant_type") {
         None => return Err(RequestError::new("invalid_request", "grant_type is missing")),

@@ -1,7 +1,7 @@
 //! Obtains the tokens that the local token endpoint returns: one session of the agent for each scope that the program requests.
 //!
 //! We do not use the session that the profile stores: other commands may use its refresh token while the program runs, and a
-//! refresh token works only once. Invariants: the number of sessions is limited, and they end with the program.
+//! refresh token works only once. Invariants: the number of sessions is limited, and the sessions end when the program ends.
 
 use crate::cli::login::TokenTarget;
 use countersign_client::{Api, ApiError, LoginMethod, Scope, Session, SessionTokens, Signer, TokenRequest};
@@ -11,7 +11,7 @@ use tokio::{sync::Mutex, time::timeout};
 /// The maximum number of sessions. A program requests few different scopes.
 const MAX_SESSIONS: usize = 16;
 
-/// How long the command tries to end its sessions.
+/// How long the command tries to end its sessions after the program has ended.
 const REVOCATION_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Debug, thiserror::Error)]
@@ -29,14 +29,14 @@ pub struct TokenSource {
     api: Api,
     signer: Arc<Signer>,
     agent: String,
-    /// How a session logs in if the program requests no narrower scope.
+    /// How a session logs in if the program requests no scope.
     method: LoginMethod,
     /// The scope and the resource that limit all tokens.
     pub limits: TokenRequest,
     sessions: Mutex<Vec<ScopedSession>>,
 }
 
-/// A session of the agent. Its scope is what the program requested; `None` for the scope of the command.
+/// A session of the agent, with the scope that the program requested; `None` for the scope of the command.
 struct ScopedSession {
     scope: Option<Scope>,
     session: Arc<Session<Arc<Signer>>>,
@@ -49,13 +49,13 @@ impl TokenSource {
         Self { api, signer: Arc::new(signer), agent, method: target.method(), limits, sessions: Mutex::default() }
     }
 
-    /// Returns tokens that do not expire soon, with this scope, or with the scope of the command if it is `None`.
+    /// Returns tokens that do not expire soon. They have the scope `scope`; if it is `None`, the scope of the command.
     pub async fn tokens(&self, scope: Option<Scope>) -> Result<SessionTokens, NoTokens> {
         let session = self.session(scope).await.ok_or(NoTokens::TooManyScopes)?;
         Ok(session.tokens().await?)
     }
 
-    /// Ends all sessions. Sessions that it cannot end in time expire later.
+    /// Ends all sessions. Sessions that cannot be ended in time expire by themselves.
     pub async fn revoke_all(&self) {
         let sessions = std::mem::take(&mut *self.sessions.lock().await);
         let revoke = async {

@@ -11,8 +11,8 @@ use countersign_client::api::{AgentWithRoles, AssignedRole, ListedAgent};
 use std::collections::HashMap;
 
 impl<'a> ServicePlanner<'a> {
-    /// Plans to make missing assignments, to change the end of others, and to revoke those that the files no longer declare. An agent
-    /// that is declared by its id takes precedence over a pattern. Of two patterns, the first one counts.
+    /// Plans to make missing assignments, to change the end of others, and to revoke those that the files no longer declare. For a
+    /// role of an agent, an assignment that names the agent's id counts, or else the first one with a matching pattern.
     pub(super) fn plan_assignments(&mut self) -> Result<(), CliError> {
         let name = &self.declared.name;
         let holders: HashMap<_, _> = self.holders().map(|holder| (holder.agent.agent_id.as_str(), holder)).collect();
@@ -28,7 +28,7 @@ impl<'a> ServicePlanner<'a> {
             if expires_at.as_deref().and_then(micros).is_some_and(|end| end <= self.existing.read_at.micros()) {
                 let next = "delete it from the file";
                 self.warnings.push(format!("service {name}: an assignment of {role} has expired: {next}"));
-                // An agent may hold the role for longer. The file still names the assignment, so --prune does not revoke it.
+                // The agent may hold the role for longer. The file names this assignment, so --prune does not revoke it.
                 seen.extend(agents.into_iter().map(|agent| ((agent, role.as_str()), assignment)));
                 continue;
             }
@@ -59,7 +59,7 @@ impl<'a> ServicePlanner<'a> {
         Ok(())
     }
 
-    /// Plans an assignment for one of its agents. `name` is empty if it is unknown; `held` is `None` if the agent does not hold the role.
+    /// Plans an assignment for one of the agents that it names. `held` is the role if the agent has it already.
     fn plan_assignment(
         &mut self,
         assignment: &DeclaredAssignment,
@@ -138,7 +138,7 @@ impl<'a> ServicePlanner<'a> {
     }
 }
 
-/// Whether two ends are the same in microseconds, which is the precision of the control plane.
+/// Whether two assignments end in the same microsecond, however the times are written.
 fn is_same_end(first: Option<&str>, second: Option<&str>) -> bool {
     first.map(micros) == second.map(micros)
 }

@@ -3,22 +3,22 @@
 use crate::cli::apply::format::{DeclaredKey, DeclaredRole, DeclaredWebhook};
 use std::path::PathBuf;
 
-/// What can change about an assignment.
+/// The properties of an assignment that a plan can change.
 #[derive(Debug)]
 pub struct AssignmentState {
-    /// When it ends (RFC 3339); `None` for never.
+    /// When the assignment ends (RFC 3339); `None` for never.
     pub expires_at: Option<String>,
-    /// The `managedBy` of the files that declare it.
+    /// The `managedBy` of the files that declare the assignment.
     pub managed_by: Option<String>,
 }
 
-/// A change from what exists (`from`) to what the file declares. All that is created or changed gets the `managed_by` of its
-/// [`ServicePlan`](super::ServicePlan).
+/// A change from what exists (`from`) to what the file declares. All objects that are created or changed get the `managed_by` of
+/// their [`ServicePlan`](super::ServicePlan).
 #[derive(Debug)]
 #[expect(clippy::enum_variant_names, reason = "some changes create or delete, and some change what exists")]
 pub enum Change {
     CreateService {
-        /// Whether it accepts unbound tokens, which are for no service; `None` for the default of the control plane.
+        /// Whether the service accepts unbound tokens, which are for no service; `None` for the default of the control plane.
         accepts_unbound: Option<bool>,
     },
     /// Change the `managedBy` of a service.
@@ -42,9 +42,9 @@ pub enum Change {
     CreateRole(DeclaredRole),
     ChangeRole {
         id: String,
-        /// The `managedBy` so far.
+        /// The `managedBy` of the role before the change.
         managed_by: Option<String>,
-        /// The role so far, limited to the fields that the file declares.
+        /// The role before the change, with only the fields that the file declares.
         from: DeclaredRole,
         to: DeclaredRole,
     },
@@ -55,7 +55,7 @@ pub enum Change {
         name: String,
         /// When the assignment ends (RFC 3339); `None` for never.
         expires_at: Option<String>,
-        /// The assignment so far; `None` for an agent that does not hold the role.
+        /// The assignment before the change; `None` for an agent that does not hold the role.
         from: Option<AssignmentState>,
     },
     Revoke {
@@ -67,7 +67,7 @@ pub enum Change {
     DeleteRole {
         id: String,
         name: String,
-        /// The number of agents that lose it.
+        /// The number of agents that lose the role.
         holders: usize,
     },
     DeleteWebhook {
@@ -81,9 +81,9 @@ pub enum Change {
     CreateWebhook(DeclaredWebhook),
     ChangeWebhook {
         id: String,
-        /// The `managedBy` so far.
+        /// The `managedBy` of the webhook before the change.
         managed_by: Option<String>,
-        /// The webhook so far, limited to the fields that the file declares.
+        /// The webhook before the change, with only the fields that the file declares.
         from: DeclaredWebhook,
         to: DeclaredWebhook,
     },
@@ -95,13 +95,13 @@ pub enum Change {
     },
     CreateKey {
         key: DeclaredKey,
-        /// The id of a key whose secret was lost. It is revoked before the new key is made.
+        /// The id of a key whose secret was lost, which is revoked before the new key is made.
         replaces: Option<String>,
     },
 }
 
 impl Change {
-    /// Whether the change only takes something away.
+    /// Whether the change deletes an object, or revokes a role of an agent or an API key.
     pub const fn is_deletion(&self) -> bool {
         matches!(
             self,

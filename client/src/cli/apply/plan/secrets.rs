@@ -66,7 +66,7 @@ impl ServicePlanner<'_> {
             return Ok(());
         };
         if let (Some(existing), true) = (&key.managed_by, self.changes_managed_by(key.managed_by.as_ref())) {
-            // A warning suffices: the service belongs to the files, because `plan_service` would have refused them otherwise.
+            // A warning suffices here: `plan_service` has already refused files to which the service of the key does not belong.
             let next = "--prune does not revoke it, because a key keeps the `managedBy` with which it was created";
             self.warnings.push(format!("{what} has managedBy {existing}: {next}"));
         }
@@ -82,7 +82,7 @@ impl ServicePlanner<'_> {
         Ok(())
     }
 
-    /// Refuses a path for a new secret if it has a file already, or if no file can be made there.
+    /// Refuses the path for a new secret if a file exists there already, or if none can be made there.
     fn check_new_secret(what: &str, file: Option<&Path>) -> Result<(), CliError> {
         let Some(file) = file else { return Ok(()) };
         match state(file) {
