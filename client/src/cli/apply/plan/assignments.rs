@@ -25,7 +25,7 @@ impl<'a> ServicePlanner<'a> {
             let DeclaredAssignment { role, agent: _, pattern, expires_at } = assignment;
             self.check_role(role)?;
             let agents = self.agents_of(assignment);
-            if expires_at.as_deref().and_then(micros).is_some_and(|end| end <= self.existing.read_at.micros()) {
+            if expires_at.as_deref().and_then(seconds).is_some_and(|end| end <= self.existing.read_at.seconds()) {
                 let next = "delete it from the file";
                 self.warnings.push(format!("service {name}: an assignment of {role} has expired: {next}"));
                 // The agent may hold the role for longer. The file names this assignment, so --prune does not revoke it.
@@ -138,13 +138,13 @@ impl<'a> ServicePlanner<'a> {
     }
 }
 
-/// Whether two assignments end in the same microsecond, however the times are written.
+/// Whether two assignments end in the same second, to which the control plane cuts their ends. A time can be written in several ways.
 fn is_same_end(first: Option<&str>, second: Option<&str>) -> bool {
-    first.map(micros) == second.map(micros)
+    first.map(seconds) == second.map(seconds)
 }
 
-fn micros(time: &str) -> Option<i64> {
-    time.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_microsecond)
+fn seconds(time: &str) -> Option<i64> {
+    time.parse::<jiff::Timestamp>().ok().map(jiff::Timestamp::as_second)
 }
 
 #[cfg(test)]
@@ -155,7 +155,7 @@ mod tests {
     fn ends_are_compared_as_times() {
         let same = |first, second| is_same_end(Some(first), Some(second));
         assert!(same("2027-01-31T12:00:00Z", "2027-01-31T13:00:00+01:00"));
-        assert!(same("2027-01-31T12:00:00.123456Z", "2027-01-31T12:00:00.123456789Z"), "the server keeps microseconds");
+        assert!(same("2027-01-31T12:00:00Z", "2027-01-31T12:00:00.9Z"), "the control plane keeps whole seconds");
         assert!(!same("2027-01-31T12:00:00Z", "2027-01-31T12:00:01Z"));
         assert!(is_same_end(None, None) && !is_same_end(None, Some("2027-01-31T12:00:00Z")));
     }
