@@ -88,7 +88,7 @@ impl PatroniCluster {
     pub async fn kill_primary(&mut self) -> usize {
         let number = self.wait_until("primary").await;
         let node = &mut self.nodes[number];
-        // Stopped processes cannot start others while they are killed.
+        // Stop the processes first, so that none of them can start another while this function kills them.
         node.patroni.signal("STOP");
         let server = node.postmaster().expect("the primary runs");
         signal(server, "STOP");

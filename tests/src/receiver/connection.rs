@@ -13,7 +13,7 @@ const DECLARED_LENGTH: usize = 1_000_000;
 pub(super) async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = Received::read(&mut stream).await {
-        // Subscribed before the first reply is read, so that no change of the reply is missed.
+        // Subscribe before the first reply is read, so that this connection misses no change of the reply.
         let mut changes = shared.changes.subscribe();
         let earlier = shared.store(&received);
         let mut reply = shared.reply(&received, earlier);
