@@ -65,7 +65,7 @@ impl SentRequest {
                 let now = environment.clock.now().micros();
                 Box::new(move |state| state.revoked_logins.extend([(login, now)]))
             }
-            // Signing keys are read from the database.
+            // The model reads signing keys from the database.
             Request::Rotate
             | Request::RevokeKey { .. }
             | Request::Register

@@ -1,4 +1,5 @@
-//! The database commands for operators: migrate, back up, restore, transfer to PostgreSQL. What operators see in an outage.
+//! Tests the database commands for operators (migrate, back up, restore, transfer to PostgreSQL), and what operators see in an
+//! outage.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 

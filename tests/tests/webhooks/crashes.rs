@@ -17,8 +17,8 @@ const KILLS: usize = 20;
 /// Maximum time until the last event is delivered.
 const MAX_DURATION: Duration = Duration::from_mins(3);
 
-/// Repeats the assignment of a role until it is acknowledged. A killed control plane may have executed the assignment,
-/// in which case a repetition has no effect.
+/// Repeats the assignment of a role until it is acknowledged. The control plane may have executed the assignment before it was
+/// killed. Then the repetition has no effect.
 async fn assign(api: &HttpClient, key: &str, path: &str, role: &str) {
     loop {
         let request = api.request("POST", path).bearer_auth(key).json(&json!({ "roleId": role }));
