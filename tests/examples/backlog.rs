@@ -6,10 +6,10 @@
 //! with the same profile: `cargo build --release --workspace --bins`. With `BENCH_CHECK`, all times are so short that the figures
 //! mean nothing.
 //!
-//! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, this program inserts the backlog
-//! into the database, and the control plane starts again, with the same clients. Two sidecars start: the first after ten seconds,
-//! the second when the control plane no longer keeps the snapshot that it made for the first. Requests in the first seconds after a
-//! start of the control plane do not count.
+//! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, this program inserts the
+//! backlog, and the control plane starts again, with the same clients. Two sidecars start: the first after ten seconds, the second
+//! when the control plane no longer keeps the snapshot of the first. Requests in the first seconds after a start of the control
+//! plane do not count.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints figures and panics on errors")]
 #![expect(clippy::cast_precision_loss, reason = "the figures are printed with a few digits")]
@@ -81,8 +81,7 @@ impl Load {
         [tokio::spawn(log_in(Arc::clone(agents), self.logins.clone())), tokio::spawn(verify)]
     }
 
-    /// Waits until the first seconds after a start of the control plane are over, and drops the latencies of the requests in these
-    /// seconds.
+    /// Waits for the first seconds after a start of the control plane, and drops the latencies of the requests in this time.
     async fn warm_up(&self) {
         sleep(time(WARM_UP)).await;
         for latencies in [&self.logins, &self.verifications] {
@@ -262,8 +261,7 @@ async fn start_sidecars(control: &ControlPlane, key: &str) {
     }
 }
 
-/// Waits until the control plane has deleted all these rows. Returns, for each kind of request, the p99 over the whole time, and
-/// the largest p99 of an interval.
+/// Waits until the control plane has deleted all rows. Returns the p99 of each kind of request, and its largest p99 in an interval.
 async fn wait_until_deleted(database: &mut BulkInserts<'_>, backlog: Backlog, load: &Load) -> [[f64; 2]; 2] {
     let started = SystemClock.since_boot();
     let rows = backlog.count(database).await;

@@ -215,8 +215,7 @@ impl Bench {
         }
     }
 
-    /// Reads the receipt of a revision until the revision is in force at all streams. Returns how long that took, as the receipt
-    /// states it.
+    /// Reads the receipt of a revision until the revision is in force at all streams. Returns how long that took, by the receipt.
     async fn receipt(&self, revision: i64) -> Duration {
         let path = self.control.path(&format!("/enforcement?revision={revision}&wait=3"));
         loop {

@@ -54,8 +54,8 @@ impl<'a> BulkInserts<'a> {
         }
     }
 
-    /// Inserts one change of each copy from number `first` to `last`, for a service. `facet` is what has changed: `status`, `trust`
-    /// or `roles`.
+    /// Inserts one change of each copy from `first` to `last`, for a service. `facet` is what has changed: `status`, `trust` or
+    /// `roles`.
     pub async fn changes(&mut self, (first, last): (i64, i64), facet: &str, service: &str) {
         let (now, id) = (SystemClock.now().micros(), self.agent_id("n"));
         for (first, last) in batches(first, last) {

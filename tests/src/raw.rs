@@ -109,9 +109,8 @@ pub async fn connect_tls(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Reads until the response is complete. If the connection closes before the response is complete, returns the received
-/// bytes as the error. Does not read to the end of the stream, because Envoy keeps a connection open for a second after
-/// an early response.
+/// Reads until the response is complete. If the connection closes before the response is complete, returns the received bytes as
+/// the error. Does not read to the end of the stream, because Envoy keeps a connection open for a second after an early response.
 async fn read_response(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResponse, String> {
     let mut bytes = Vec::new();
     loop {

@@ -22,8 +22,7 @@ use std::{
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
-/// Builds the command of a sidecar. The argument is a program under which the sidecar runs, such as Valgrind, with its own
-/// arguments, or is empty.
+/// Builds the command of a sidecar. The argument is a program under which it runs, such as Valgrind, with arguments, or empty.
 type SidecarCommand = Box<dyn Fn(&[String]) -> Command + Send + Sync>;
 
 /// A sidecar process.
@@ -62,8 +61,7 @@ pub struct CheckResult {
 }
 
 impl Sidecar {
-    /// Starts a sidecar on a Unix socket for the first service, and waits until the sidecar has data of the service (a
-    /// view).
+    /// Starts a sidecar on a Unix socket for the first service, and waits until the sidecar has data of the service (a view).
     pub async fn start(control: &ControlPlane) -> Self {
         let key = control.create_key(control.service(), "sync").await;
         let sidecar = Self::start_with(control, &[&key], &[]);
@@ -260,8 +258,7 @@ impl Sidecar {
     }
 }
 
-/// Runs a command of the sidecar's program with `input` on its standard input. Returns the exit code, the standard output and the
-/// standard error.
+/// Runs a command of the sidecar with this standard input. Returns the exit code, the standard output and the standard error.
 pub fn run_command(mut command: Command, input: &str) -> (Option<i32>, String, String) {
     let mut process =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");

@@ -62,8 +62,7 @@ impl TcpProxy {
         state.connections.drain(..).for_each(|connection| connection.abort());
     }
 
-    /// While frozen, connections stay open, and no data passes. After the proxy was frozen, all data passes, including what was
-    /// sent meanwhile.
+    /// While frozen, connections stay open, and no data passes. After that, all data passes, including what was sent meanwhile.
     pub fn set_frozen(&self, frozen: bool) {
         self.forwarding.send_replace(if frozen { Forwarding::None } else { Forwarding::All });
     }

@@ -143,8 +143,7 @@ impl Deployment {
         per_second(CALLERS, scale::time(time), async |caller, call| self.call(operation, caller, call).await).await
     }
 
-    /// The key and the id of the agent as which a call acts: a random one of the added agents or, if none were added, the agent of
-    /// the caller.
+    /// The key and the id of the agent as which a call acts: a random added agent or, if none were added, the caller's.
     fn agent(&self, caller: usize, call: u64) -> (&PrivateKey, String) {
         if self.added == 0 {
             return (&self.agents[caller].key, self.agents[caller].id.clone());

@@ -190,8 +190,8 @@ fn sum_of(sums: &[f64]) -> f64 {
 /// this processor can verify.
 fn distinct(issuer: &TokenIssuer, rounds: usize) -> Messages {
     let runs = 2 * (scale::warm_up_rounds() + rounds);
-    // Measure for the full time even in a check (`BENCH_CHECK`): in a short time, other work of the machine could slow down only
-    // this measurement, and there would be too few tokens.
+    // Measure for the full time even in a check: other work of the machine could slow down a short measurement, so that it gives
+    // too few tokens.
     let tokens = (Signed::new().verifications_per_second(TIME) * TIME.as_secs_f64() * runs as f64) as u32;
     // No other case uses these agents, so none of their tokens is cached.
     let first = 1_000_000;

@@ -1,7 +1,6 @@
 //! How figures change with the number of registered agents, changed agents and sync streams, and how much memory these take.
 //!
-//! A ratio is the rate with few agents or streams divided by the rate with many, so 1.2 means that many of them cost a fifth more
-//! time.
+//! A ratio is the rate with few agents or streams divided by the rate with many, so 1.2 means a fifth more time with many.
 
 use crate::{
     deployment::{Deployment, Operation},
@@ -27,8 +26,8 @@ use tokio::{task::JoinSet, time::interval};
 /// How long a round measures each of the two deployments that it compares.
 const TIME: Duration = Duration::from_millis(500);
 
-/// Numbers of registered agents. Each holds a role at the service. The second number equals the first, as a control: their ratio
-/// must be 1.
+/// Numbers of registered agents. Each holds a role at the service. The second number is a control: its ratio to the first must be
+/// 1.
 const AGENTS: [u32; 4] = [1_000, 1_000, 100_000, 1_000_000];
 
 /// Numbers of changed agents in the view of a sidecar.

@@ -32,7 +32,6 @@ const WINDOW: u32 = (1 << 31) - 1;
 /// After this number of received bytes, the client lets the server send as many more on the connection.
 const WINDOW_STEP: u32 = 1 << 24;
 
-/// The length of a frame head.
 const FRAME_HEAD: usize = 9;
 
 /// The length of the prefix of a gRPC message.
@@ -91,7 +90,6 @@ pub struct Arrivals {
 pub struct Replay(Vec<Connection>);
 
 impl Replay {
-    /// Opens the connections to a Unix socket.
     pub async fn connect(socket: &Path) -> Self {
         let mut connections = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -137,8 +135,7 @@ impl Replay {
 struct Connection {
     stream: UnixStream,
     next_stream: u32,
-    /// The head of the next request. The first request of a connection contains the fields, later ones their numbers in the table
-    /// of the connection (RFC 7541).
+    /// The head of the next request: at first with the fields, later with their numbers in the connection's table (RFC 7541).
     head: Vec<u8>,
     received: Vec<u8>,
     outgoing: Vec<u8>,
@@ -242,8 +239,7 @@ impl Connection {
         micros
     }
 
-    /// Handles the complete frames that have arrived. Returns the ended streams, and the number of responses that allow the
-    /// request.
+    /// Handles the complete frames that have arrived. Returns the ended streams, and how many responses allow the request.
     fn take_frames(&mut self) -> (Vec<u32>, u64) {
         let (mut ended, mut allowed, mut place) = (Vec::new(), 0, 0);
         while let Some([l0, l1, l2, kind, flags, s0, s1, s2, s3]) = self.received.get(place..place + FRAME_HEAD) {

@@ -1,7 +1,6 @@
 //! Two replicas of the control plane beside one, each with the same share of a processor.
 //!
-//! `cpulimit` stops and continues the replicas, so that each keeps to its share. They and PostgreSQL share one processor; the
-//! callers have the other one.
+//! `cpulimit` stops and continues the replicas. They and PostgreSQL share one processor; the callers have the other one.
 
 use crate::{
     deployment::{Deployment, Operation, SETTINGS, start_control_plane},

@@ -5,8 +5,7 @@
 
 use std::time::Duration;
 
-/// In a check, a round measures each of the two things that it compares for this time at most. Only `wrk` measures for at least a
-/// second.
+/// In a check, no measurement is longer than this. Only `wrk` measures for at least a second.
 const CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// Whether this is a check.
@@ -20,13 +19,12 @@ pub fn rounds() -> usize {
     std::env::var("BENCH_ROUNDS").map_or(Ok(default), |rounds| rounds.parse()).unwrap_or_default()
 }
 
-/// The number of rounds before the rounds that count. Without them, the first round would be slower: the servers still allocate
-/// memory, and the processors are not at full speed yet.
+/// The number of rounds before the rounds that count. In the first round, servers and processors are slower.
 pub fn warm_up_rounds() -> usize {
     usize::from(!is_check())
 }
 
-/// How long a round measures each of the two things that it compares: `full`, or less in a check.
+/// For how long a round measures each of the two things that it compares: `full`, or less in a check.
 pub fn time(full: Duration) -> Duration {
     if is_check() { full.min(CHECK_TIME) } else { full }
 }

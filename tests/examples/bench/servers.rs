@@ -132,8 +132,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")
 }
 
-/// All callers call for a time, and each waits for the answer before its next call. `call` gets the number of the caller and of its
-/// call.
+/// All callers call for a time, each one call after the other. `call` gets the number of the caller and of its call.
 pub async fn per_second(callers: usize, time: Duration, call: impl AsyncFn(usize, u64)) -> f64 {
     let started = SystemClock.since_boot();
     let elapsed = || SystemClock.since_boot().saturating_sub(started);

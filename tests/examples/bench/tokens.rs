@@ -73,7 +73,6 @@ impl TokenIssuer {
         &self.claims.iss
     }
 
-    /// The URL of the published keys.
     pub fn jwks_url(&self) -> String {
         format!("{}/.well-known/jwks.json", self.server.api.url)
     }

@@ -80,7 +80,6 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> bool {
     stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok()
 }
 
-/// Waits until the peer closes the connection.
 async fn wait_for_close(stream: &mut (impl AsyncRead + Unpin)) {
     let mut buffer = [0; 64];
     while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {}

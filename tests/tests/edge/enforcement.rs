@@ -283,8 +283,7 @@ async fn receipt_holds_for_a_start_from_the_copy() {
             async || fixture.list().await.iter().any(|sidecar| sidecar["status"] == "connected").then_some(());
         eventually("the sidecar is connected", connected, || fixture.sidecars[0].log()).await;
     }
-    // The receipt no longer counts the earlier processes: each one has ended for certain, because the current one has taken over
-    // its copy.
+    // The receipt no longer counts the earlier processes: each has ended for certain, because the next has taken over its copy.
     let receipt = fixture.complete_receipt(fixture.change(true).await).await;
     assert_eq!(receipt["sidecars"], 1, "{receipt}");
 }

@@ -1,8 +1,6 @@
-//! Tests a sidecar that is frozen while thousands of changes are made: it costs the control plane no memory, and gets them
-//! afterwards.
+//! Tests a sidecar that is frozen while thousands of changes are made: it costs the control plane no memory, and catches up.
 //!
-//! `FROZEN_CHANGES=20000 FROZEN_AGENTS=1000 cargo test --workspace --test edge -- frozen_sidecar --nocapture` measures it with many
-//! more changes.
+//! `FROZEN_CHANGES=20000 FROZEN_AGENTS=1000 cargo test --workspace --test edge -- frozen_sidecar --nocapture` measures it longer.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, Sidecar, eventually};

@@ -1,5 +1,4 @@
-//! Tests the sidecar before it has data (a view), while it cannot reach the control plane, and with agents that use the client
-//! library.
+//! Tests the sidecar before it has data (a view), while the control plane is unreachable, and with agents that use the library.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

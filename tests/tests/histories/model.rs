@@ -344,8 +344,7 @@ impl Model {
         }
     }
 
-    /// The verifier accepts the token: with these roles, the trust score of the state `trust`, the permissions of the state
-    /// `defined`.
+    /// The token is accepted: with these roles, the trust score of the state `trust`, and the permissions of the state `defined`.
     fn accepted(&self, token: &Token, (trust, defined): (usize, usize), roles: &BTreeSet<usize>) -> VerifyOutcome {
         let names: BTreeSet<_> = roles.iter().map(|role| ROLE_NAMES[self.roles[*role].name].to_owned()).collect();
         let permissions: BTreeSet<_> = roles

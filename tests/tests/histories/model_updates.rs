@@ -106,7 +106,6 @@ pub fn record_tokens(model: &mut Model, environment: &Environment, (login, scope
     model.logins[login].refresh.push(self::text(&body["refreshToken"]));
 }
 
-/// Adds a login to the model.
 pub fn record_login(
     model: &mut Model,
     environment: &Environment,

@@ -98,8 +98,7 @@ impl Run {
         self.sidecars.reports_are_prompt = false;
         let is_confirmed = async || {
             for (number, time) in before.iter().enumerate() {
-                // The metric shows the time of the sidecar's clock, which may have been set back, so the time may be earlier than
-                // before.
+                // The metric shows the time of the sidecar's clock, which may have been set back, so it may also decrease.
                 if (sidecars.metric(COPYING, &line(number)).await - time).abs() < 0.9 {
                     return None;
                 }

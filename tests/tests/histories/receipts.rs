@@ -82,8 +82,7 @@ impl Run {
             let (service, in_force) = (&self.environment.services[number].id, self.sidecars.in_force[number]);
             let revision = self.environment.sidecars.view_revision(sidecar, service).await;
             if revision < in_force && self.environment.check(sidecar, service, None).await.status != 503 {
-                // For the error message, read the revision again: the sidecar may have received newer data between the two
-                // requests.
+                // Read again for the error message: the sidecar may have received newer data between the two requests.
                 let later = self.environment.sidecars.view_revision(sidecar, service).await;
                 return Err(format!(
                     "a receipt says that {in_force} is in force at service {number}, but sidecar {sidecar} decides with {revision} (then {later})"

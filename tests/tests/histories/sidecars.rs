@@ -72,7 +72,6 @@ impl Network {
         Self { connected: true, frozen: false, cut: [false; 2] }
     }
 
-    /// Whether a sidecar reaches the control plane.
     pub const fn reaches(self, sidecar: usize) -> bool {
         let Self { connected, frozen, cut } = self;
         connected && if sidecar == PLAIN { !frozen } else { !cut[0] || !cut[1] }
@@ -188,7 +187,6 @@ impl Sidecars {
         eventually("the copies are on disk", are_written, String::new).await;
     }
 
-    /// Sends a check request to a sidecar.
     pub async fn check(&self, sidecar: usize, request: CheckRequest) -> CheckResult {
         sidecar::check(&mut self.process(sidecar).client.clone(), request).await
     }

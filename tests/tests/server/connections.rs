@@ -41,7 +41,6 @@ fn host_and_port(url: &str) -> String {
     url.split_once("://").unwrap().1.replace("localhost", "127.0.0.1")
 }
 
-/// Reads until the server closes the connection.
 async fn wait_for_close(mut stream: impl AsyncRead + Unpin) {
     let mut buffer = vec![0; 65_536];
     while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {}

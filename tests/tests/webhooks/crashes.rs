@@ -95,7 +95,6 @@ async fn kill_repeatedly(control: &mut ControlPlane) {
     }
 }
 
-/// Waits until a receiver has received every event.
 async fn wait_for_all_events(name: &str, receiver: &Receiver, started: Duration, count: impl Fn(&Receiver) -> usize) {
     while count(receiver) < AGENTS * ROLES {
         let elapsed = SystemClock.since_boot().saturating_sub(started);

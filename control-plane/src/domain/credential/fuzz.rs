@@ -26,6 +26,7 @@ proptest! {
         let credential = Credential::new(SessionId::from_bits(id), Zeroizing::new(secret));
         let parsed = Credential::<SessionId>::parse(expose(&credential.reveal()));
         prop_assert!(parsed.is_some_and(|parsed| credential.hash().matches(&parsed)));
+        // With the prefix `rf_`, the parser of refresh tokens also reads the rest of the text.
         for text in [&other, &other.replace("svc_sk_", "rf_"), &any_input, &format!("rf_{any_input}")] {
             check_textual_form::<ApiKeyId>(text)?;
             check_textual_form::<SessionId>(text)?;

@@ -51,7 +51,7 @@ fn points(ratings: &[RatingBySource]) -> f64 {
 
 #[test]
 fn oldest_rating_of_the_owner_with_the_most_is_removed() {
-    // A service with a higher number rated earlier.
+    // The higher the number of a service, the earlier it rated the agent.
     let rating = |number: u16, owner, is_known| {
         let rated_at = Timestamp::from_seconds(i64::from(u16::MAX - number));
         let service = ServiceId::from_bits(number.into());

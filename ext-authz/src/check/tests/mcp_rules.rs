@@ -148,7 +148,7 @@ fn only_the_metadata_of_the_filter_counts() {
     assert_eq!(reason(&authorizer, without_metadata), "mcp_request_invalid");
 }
 
-/// The encoding of a field with a message, a text or bytes.
+/// Encodes a Protobuf field whose value is a message, a string or bytes.
 fn encoded_field(number: u8, content: &[u8]) -> Vec<u8> {
     let mut encoded = vec![number << 3 | 2];
     prost::encode_length_delimiter(content.len(), &mut encoded).unwrap();

@@ -76,7 +76,7 @@ async fn process_that_connects_without_a_revision_counts_as_confirmed() {
     fixture.unconfirmed_receipt(&format!("revision={}", fixture.change(false).await)).await;
 }
 
-/// The sidecar does not know the shorter maximum staleness yet, so without contact, it may decide for as long as the earlier one
+/// The sidecar does not know the shorter maximum staleness, so without contact, it may decide for as long as the earlier one
 /// allows.
 #[tokio::test]
 async fn shorter_max_staleness_does_not_apply_to_processes_that_decide_already() {

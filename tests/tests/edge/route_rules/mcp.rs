@@ -58,7 +58,6 @@ async fn envoy(fixture: &Fixture, upstream: u16, filters: &str, setting: &str) -
     Envoy::start(&text, &fixture.sidecar.socket(), upstream).await
 }
 
-/// Starts Envoy as the manual describes it.
 async fn envoy_of_manual(fixture: &Fixture, upstream: u16) -> Envoy {
     envoy(fixture, upstream, &filters_of_manual(), NAMESPACES).await
 }

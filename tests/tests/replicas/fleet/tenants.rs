@@ -45,8 +45,7 @@ async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
     assert!(friends.iter().chain(&strangers).all(|response| response.status == 200));
     let record = format!("/services/{friend}/agents/{}", agent.id);
     let record = second.api.get_as(&friend_key, &record).await.expect(200);
-    // The initial score weighs 4, the stranger 1, and the friend (a service that the agent has used) at most as much as both
-    // together.
+    // The initial score weighs 4, the stranger 1, and the friend (a service that the agent has used) at most 5, their sum.
     assert_eq!(record["trustScore"], json!(70), "(4 * 50 + 1 * 0 + 5 * 100) / 10");
 }
 
@@ -132,8 +131,8 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
         assert!([201, 403].contains(&webhook.status), "{webhook:?}");
         let entries = second.api.get_as(administrator, &format!("/audit?serviceId={service}")).await.expect(200);
         let entries = entries["data"].as_array().unwrap();
-        // The list has the order in which the transactions began, so find the last entry by its sequence: it has the order of the
-        // commits.
+        // The list has the order in which the transactions began. The sequence has the order of the commits, so it shows the last
+        // entry.
         let last = entries.iter().max_by_key(|entry| entry["sequence"].as_i64()).unwrap();
         assert_eq!(last["action"], "service.transferred", "{entries:?}");
         second.api.get_as(&key, &format!("{path}/roles")).await.expect(200);

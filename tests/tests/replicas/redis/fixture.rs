@@ -250,7 +250,6 @@ pub async fn wait_for_redis_check(control: &ControlPlane, check: &str) {
     eventually(&format!("redis is {check}"), reported, || control.log()).await;
 }
 
-/// Number of occurrences of a text in the log.
 pub fn count_in_log(control: &ControlPlane, text: &str) -> usize {
     control.log().matches(text).count()
 }

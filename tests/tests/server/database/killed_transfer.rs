@@ -83,7 +83,6 @@ impl Fixture {
         query_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE quarantine_reason IS NULL").await == 1
     }
 
-    /// Whether the target database has no tables.
     async fn target_is_empty(&mut self) -> bool {
         self.watcher.count("information_schema.tables WHERE table_schema = 'public'").await == 0
     }

@@ -13,7 +13,7 @@ use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutate
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::json;
 
-/// A request body with a field of every type.
+/// The fields whose values the tests compare. `read_all_fields` also parses fields of the other types.
 #[derive(Debug)]
 struct AllFieldTypes {
     name: DisplayName,
@@ -59,7 +59,7 @@ fn parse(bytes: &[u8]) -> Result<AllFieldTypes, ApiError> {
     runtime.block_on(BodyFields::from_request(request, &()))?.parse(read_all_fields)
 }
 
-/// Checks that the error is a validation error in the format of the specification.
+/// Checks that the error is a validation error in the format of the API.
 fn assert_validation_error(error: ApiError) -> Result<(), TestCaseError> {
     let body = serde_json::to_value(error.body()).unwrap();
     prop_assert_eq!(&body["error"]["code"], "VALIDATION_ERROR");

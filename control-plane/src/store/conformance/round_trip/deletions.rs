@@ -83,6 +83,7 @@ impl StoreFixture {
         assert_eq!(roles::list(conn, DELETED).await.unwrap(), []);
         assert_eq!(roles::find(conn, DELETED, role.definition.id).await.unwrap(), None);
         assert_eq!(logins::read(conn, &query, time(33)).await.unwrap().audience, None);
+        // The query names the service, so it stays the audience, but it does not exist any more.
         let basis = logins::read(conn, &login_query(agent().id, Some(DELETED)), time(33)).await.unwrap();
         assert_eq!((basis.audience, basis.has_service), (Some(DELETED), false));
         let listed = departures::list_services(conn, agent().id, time(33), whole_list()).await.unwrap();
@@ -91,7 +92,7 @@ impl StoreFixture {
         self.rows_of_deleted_services_are_removed(&held, &role).await;
     }
 
-    /// Must run after the audit log was started.
+    /// The entry `ServiceDeleted` seals the chain of the service. Must run after the test that starts the audit log.
     pub async fn sealed_audit_chain_accepts_no_entry(&self) {
         let entry = |action| NewAuditEntry::for_service(DELETED, action);
         self.commit(async |tx| {
@@ -138,9 +139,11 @@ impl StoreFixture {
             };
             assert_eq!((due(tx, 50).await?, due(tx, 51).await?), (vec![], vec![deleted]));
             assert_eq!(purge::take_assignments(tx.conn(), deleted, 9).await?.len(), 1);
+            // The contact and the departure of the agent.
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 1).await?, 1);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 1);
             purge::finish(tx.conn(), deleted, time(51), Duration::from_secs(10)).await?;
+            // The registration can be used again, and the unique index accepts a second deleted agent, without a registration.
             assert!(agents::insert(tx.conn(), &same_registration).await?);
             agents::mark_deleted(tx.conn(), same_registration.id, cutoff, time(52)).await
         })
@@ -180,6 +183,7 @@ impl StoreFixture {
             purge::finish(tx.conn(), deleted, time(42), margin).await
         })
         .await;
+        // Until `margin` has passed, an older transaction may still insert rows, so the service is due once more.
         assert_eq!((list_due(42).await, list_due(43).await), (vec![], vec![deleted]));
         self.commit(async |tx| purge::finish(tx.conn(), deleted, time(43), margin).await).await;
         assert_eq!(list_due(99).await, []);

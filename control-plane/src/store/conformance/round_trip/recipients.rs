@@ -50,6 +50,7 @@ impl StoreFixture {
         let (agent, service) = (agent().id, service().id);
         self.commit(async |tx| {
             let conn = tx.conn();
+            // Earlier tests may have left events in the outbox.
             outbox::fan_out(conn, time(202), 9).await?;
             conn.apply("DELETE FROM webhook_targets", params![]).await?;
             webhook_targets::insert(conn, &target(), "a secret").await
@@ -78,6 +79,7 @@ impl StoreFixture {
             let [before, after] = without_target;
             assert!(outbox::enqueue(conn, &[before, first.clone(), after]).await?);
             assert!(outbox::enqueue(conn, from_ref(&second)).await?);
+            // The time of its fan-out is the time at which a delivery is due.
             assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())
@@ -102,6 +104,7 @@ impl StoreFixture {
     pub async fn revision_advances_past_the_clock_and_the_last_revision(&self) {
         let (micros, skew) = (Duration::from_micros(7), Duration::from_mins(5));
         let before = self.current_revision().await;
+        // The clock is behind. The microseconds of its second are part of the step, so that two restores get different revisions.
         let past = Timestamp::from_seconds(1).saturating_add(micros);
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), past).await).await;
         let stepped = self.current_revision().await;
@@ -110,6 +113,7 @@ impl StoreFixture {
             Revision::new(before.number() + 8),
             "if the clock is behind, the step is 1 plus the microseconds of the clock"
         );
+        // The clock is level with the revision: the new revision is the time plus the largest skew of clocks.
         let now = Timestamp::from_micros(stepped.number());
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;
         assert_eq!(self.current_revision().await, Revision::new(now.saturating_add(skew).micros()));

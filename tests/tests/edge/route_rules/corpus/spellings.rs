@@ -1,5 +1,4 @@
-//! Spellings of `/admin` that the authors of this project wrote. Beside the public word lists, they guard against the return of
-//! known mistakes.
+//! Spellings of `/admin` that the authors of this project wrote. They guard against the return of known mistakes.
 
 /// The spellings, separated by white space.
 pub const SPELLINGS: [&str; 9] = [
