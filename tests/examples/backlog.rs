@@ -27,7 +27,7 @@ use std::{
 };
 use tokio::{task::JoinHandle, time::sleep};
 
-/// Number of agents whose logins have expired, and number of clients.
+/// Number of agents whose logins have expired, and number of clients that log agents in.
 const AGENTS: i64 = 10_000;
 const CLIENTS: usize = 4;
 
@@ -44,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time after a start of the control plane until requests are measured.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// Time for which requests are measured without a backlog. Over 30 seconds, the p99 differed by a quarter between runs.
+/// For how long requests are measured without a backlog. With only 30 seconds, the p99 differed by a quarter between runs.
 const USUAL_TIME: Duration = Duration::from_mins(3);
 
 /// Interval of the output.
@@ -101,7 +101,7 @@ impl Load {
 async fn verify(api: HttpClient, service: String, key: String, agents: Arc<[Agent]>, latencies: Latencies) {
     let (path, mut token) = (format!("/services/{service}/verify"), String::new());
     for number in 0_u64.. {
-        // A token is valid for an hour.
+        // A token is valid for an hour, so get a new one in time.
         if number % VERIFICATIONS_PER_TOKEN == 0 {
             token = format!("Bearer {}", agents[0].token_for(&service).await);
         }

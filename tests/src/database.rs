@@ -1,4 +1,5 @@
-//! Reads the database of a control plane directly: all rows, and the private signing key. Changes it for states that no request creates.
+//! Reads the database of a control plane directly: all rows, and the private signing key. Also changes the database, for states
+//! that no request can create.
 
 use crate::{ControlPlane, eventually};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};

@@ -77,7 +77,7 @@ impl RawRequest {
             stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
             if close { stream.shutdown().await } else { Ok(()) }
         };
-        // A server that responds before it has read the whole request may close the connection.
+        // Ignore an error: a server that responds before it has read the whole request may close the connection.
         let _connection_closed = sent.await;
         read_response(&mut stream).await.ok()
     }

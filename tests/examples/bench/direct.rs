@@ -20,7 +20,7 @@ use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 /// How long a round measures each of the two servers that it compares.
 const TIME: Duration = Duration::from_millis(700);
 
-/// The exponent of the distribution of a hundred thousand agents (Zipf).
+/// The exponent of the Zipf distribution by which a hundred thousand agents send requests.
 const ZIPF_EXPONENT: f64 = 1.0;
 
 /// The messages of a case, and how many of a hundred requests are allowed.
@@ -91,7 +91,7 @@ async fn verifications(ours: &mut Replay, (mut messages, sent): (Messages, usize
     comparison
 }
 
-/// The sidecar beside a server that answers every request with the same `CheckResponse` as the sidecar.
+/// Compares the sidecar with a server that answers every request with the same `CheckResponse` as the sidecar.
 async fn same_response(sidecar: &Sidecar, ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
     let limit = ChildServer::start_allow_all(&allowed_response(sidecar, issuer).await).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;

@@ -114,7 +114,7 @@ fn machine() -> String {
     format!("{}, Linux {}", model.trim_start_matches([' ', '\t', ':']), read("/proc/sys/kernel/osrelease").trim())
 }
 
-/// The commit that was measured, with `-dirty` if the sources have other changes.
+/// The commit that was measured, with `-dirty` if the sources differ from it.
 fn commit() -> String {
     let output = Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).output();
     String::from_utf8_lossy(&output.expect("`git` is installed").stdout).trim().to_owned()

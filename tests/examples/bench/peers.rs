@@ -62,7 +62,7 @@ struct Verifier {
     requests: Requests,
 }
 
-/// Measures both servers. Without Hydra, measures nothing.
+/// Measures both servers, or nothing if Hydra is not installed.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let Some(program) = tools::optional_program("hydra") else { return BTreeMap::new() };
     let postgres = start_on_server_core(Postgres::start_durable()).await;
@@ -133,7 +133,7 @@ fn public_jwk(agent: &Agent) -> Value {
 }
 
 impl TokenServer {
-    /// An encoded form with a new assertion of a client.
+    /// The URL-encoded form of a token request, with a new assertion of this client.
     fn form(&self, client: &Client) -> String {
         self.signed.set(self.signed.get() + 1);
         let claims = oauth::claims(&client.id, &self.audience, &self.signed.get().to_string());

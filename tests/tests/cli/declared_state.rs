@@ -26,7 +26,7 @@ services:
       - { name: sidecar, scope: sync, secretFile: sync.keys }
 ";
 
-/// Writes the file with absolute paths of secrets, and returns its path.
+/// Writes a file of declared state, with absolute paths of its secret files, and returns the path.
 fn write(shell: &Shell, name: &str, text: &str) -> String {
     let path = shell.new_path(name);
     fs::write(&path, text).unwrap();

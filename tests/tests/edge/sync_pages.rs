@@ -79,7 +79,7 @@ impl Fixture {
         eventually("the changes are distributed", distributed, || self.control.log()).await;
     }
 
-    /// Raises the floor and deletes the changes at or below it, as housekeeping does.
+    /// Raises the revision floor and deletes the changes at or below it, as housekeeping does.
     async fn raise_floor(&mut self, floor: i64) {
         self.database.execute(&format!("UPDATE feed SET floor = {floor}")).await;
         self.database.execute(&format!("DELETE FROM changes WHERE revision <= {floor}")).await;

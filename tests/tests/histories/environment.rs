@@ -159,8 +159,8 @@ impl Environment {
         self.backup().is_dir()
     }
 
-    /// Starts a control plane with the data of the backup. The second address of the sidecar with a copy leads to it until it is
-    /// stopped.
+    /// Starts a control plane with the data of the backup. Until it is stopped, the second address of the sidecar with a copy leads
+    /// to this control plane.
     pub async fn start_restored_control_plane(&mut self) {
         let folder = self.backup();
         let url = format!("sqlite://{}", folder.join("countersign.db").display());

@@ -9,8 +9,7 @@ use crate::{
 use countersign_tests::eventually;
 use std::time::Duration;
 
-/// Whether tokens are verified at once after an operation. They are not if the operation has changed nothing, or if the sidecars
-/// may still have to connect.
+/// Whether tokens are verified right after an operation: not if it has changed nothing, or if sidecars may still have to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     Verify,

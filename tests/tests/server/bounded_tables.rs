@@ -82,7 +82,7 @@ async fn history_has_the_newest_feedback_of_each_service() {
         control.api.get_as(control.key(), &path).await.expect(200)
     };
     rate(control.key(), 10).await;
-    // Older feedback of the same service.
+    // Insert older feedback of the same service.
     let mut database = Database::connect_to_write(&control).await;
     let copies = format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1004) \

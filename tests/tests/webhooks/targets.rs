@@ -180,7 +180,7 @@ async fn connections_to_only_some_hosts_of_an_owner_stay_open() {
     let mut owned = (control.service().to_owned(), control.key().to_owned());
     for number in 1..=HOSTS {
         let url = format!("http://127.0.0.{number}:{}/", receiver.port());
-        // A service has ten webhooks at most.
+        // A service has ten webhooks at most, so create another service.
         if number % 10 == 0 {
             owned = control.create_service(json!({ "name": "another" })).await;
         }

@@ -30,7 +30,7 @@ const ID_LENGTH: usize = 26;
 /// Maximum number of requests that are sent at the same time.
 const CONCURRENCY: usize = 16;
 
-/// The limit of requests of one crawl, so that a mistake does not run forever.
+/// The limit of requests of one crawl, so that a mistake in the test does not make it run forever.
 const MAX_REQUESTS: usize = 20_000;
 
 /// Ids by prefix.

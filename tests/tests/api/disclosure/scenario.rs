@@ -168,7 +168,7 @@ impl Scenario {
         self.services.home.get(&format!("/agents/{}", self.agents.regular.id)).await.expect(200)
     }
 
-    /// The ids of all agents except the one that met nobody.
+    /// The ids of all agents except the agent that has met no service.
     pub fn agent_ids(&self) -> String {
         let Agents { regular, suspended, unbound, elsewhere, deleted } = &self.agents;
         [regular, suspended, unbound, elsewhere, deleted].map(|agent| agent.id.as_str()).join(" ")

@@ -56,7 +56,7 @@ impl McpFixture {
 
     /// Calls tools with a client that may be configured with a scope. Returns the lines that the client prints.
     async fn call(&self, library: &Library, scope: Option<&str>, called: &[&str]) -> Vec<String> {
-        // Node.js looks for packages in the folders above a script.
+        // Put the script and its packages into one folder: Node.js looks for packages in the folders above a script.
         let folder = tempfile::tempdir().unwrap();
         let original = tools::root().join(library.script);
         let script = folder.path().join(original.file_name().unwrap());

@@ -18,7 +18,7 @@ const FAILED_LOGINS: usize = 30;
 /// The default of `database.max_connections`.
 const MAX_CONNECTIONS: usize = 16;
 
-/// Lets the database of a control plane and its sidecar fail twice. `set_failing` begins or ends the failure.
+/// Asserts that a control plane and its sidecar survive two failures of the database. `set_failing` begins or ends a failure.
 async fn assert_outage_is_survived(name: &str, control: &ControlPlane, mut set_failing: impl AsyncFnMut(bool)) {
     let (steady, warm, clients) =
         (FleetClient::create(control).await, FleetClient::create(control).await, FleetClient::create(control).await);

@@ -37,7 +37,7 @@ async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn()
     let checks = BackgroundChecks::start(&sidecar, &steady.token).await;
     clients.wait_for_health(200, "healthy", "up").await;
     begin().await;
-    // Some writes still fit on a full disk.
+    // Some writes still fit on a full disk, so write until the health is degraded.
     let mut refused = 0;
     let degraded = async || {
         let results = statuses(clients.write_requests()).await;
