@@ -71,7 +71,9 @@ pub enum Operation {
 pub enum Request {
     /// Registers an agent.
     Register,
+    /// Creates a role at a service.
     CreateRole { service: usize, name: usize, permissions: usize },
+    /// Replaces the permissions of a role.
     ChangeRole { service: usize, name: usize, permissions: usize },
     /// Deletes a role.
     DeleteRole { service: usize, name: usize },
@@ -96,6 +98,7 @@ pub enum Request {
     RevokeToken { token: usize },
     /// Revokes a session.
     RevokeLogin { login: usize },
+    /// Requests a rotation of the signing keys.
     Rotate,
     /// Revokes one of the current signing keys, in order of publication.
     RevokeKey { key: usize },
