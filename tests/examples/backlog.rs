@@ -2,13 +2,14 @@
 //! which each new sidecar reads, and the agents that hold a role, which is deleted.
 //!
 //! `cargo run --release -p countersign-tests --example backlog -- 10000000 1000000 1000000` uses an SQLite database. Further
-//! arguments are settings of the control plane: `database.url=URL` selects an empty PostgreSQL database. Before, build the servers
+//! arguments are settings of the control plane: `database.url=URL` selects an empty PostgreSQL database. Build the servers first,
 //! with the same profile: `cargo build --release --workspace --bins`. With `BENCH_CHECK`, all times are so short that the figures
 //! mean nothing.
 //!
-//! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, the rows are inserted, and it
-//! starts again with the same clients. Two sidecars start: one after ten seconds, one when the shared pages of the first have
-//! expired. Requests in the first seconds after a start of the control plane do not count.
+//! First, clients log agents in and verify tokens without a backlog. Then the control plane stops, this program inserts the
+//! backlog, and the control plane starts again, with the same clients. Two sidecars start: the first after ten seconds, the second
+//! when the control plane no longer keeps the snapshot of the first. Requests in the first seconds after a start of the control
+//! plane do not count.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints figures and panics on errors")]
 #![expect(clippy::cast_precision_loss, reason = "the figures are printed with a few digits")]
@@ -26,7 +27,7 @@ use std::{
 };
 use tokio::{task::JoinHandle, time::sleep};
 
-/// Number of agents whose logins have expired, and number of clients.
+/// Number of agents whose logins have expired, and number of clients that log agents in.
 const AGENTS: i64 = 10_000;
 const CLIENTS: usize = 4;
 
@@ -34,7 +35,7 @@ const CLIENTS: usize = 4;
 /// slower if one agent logged in for an hour.
 const AGENTS_PER_CLIENT: usize = 200;
 
-/// Number of times that a token is verified, which takes some minutes.
+/// How often a token is verified until the client gets a new one. These verifications take some minutes.
 const VERIFICATIONS_PER_TOKEN: u64 = 10_000;
 
 /// Pause of each client between two requests of the same kind.
@@ -43,7 +44,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time after a start of the control plane until requests are measured.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// Time for which requests are measured without a backlog. Over 30 seconds, the p99 differed by a quarter between runs.
+/// For how long requests are measured without a backlog. With only 30 seconds, the p99 differed by a quarter between runs.
 const USUAL_TIME: Duration = Duration::from_mins(3);
 
 /// Interval of the output.
@@ -52,7 +53,7 @@ const INTERVAL: Duration = Duration::from_secs(30);
 /// Time before the start of the first sidecar, and between the starts of both.
 const SIDECAR_PAUSE: Duration = Duration::from_secs(10);
 
-/// The longest of these times in a check (`BENCH_CHECK`).
+/// In a check (`BENCH_CHECK`), no time above is longer than this one.
 const CHECK_TIME: Duration = Duration::from_secs(1);
 
 /// The time of the first expired login, in microseconds since 1970: September 2020.
@@ -61,7 +62,7 @@ const LOGGED_IN_AT: i64 = 1_600_000_000_000_000;
 /// Latencies of requests in milliseconds, or the errors of failed requests.
 type Latencies = Arc<Mutex<Vec<Result<f64, String>>>>;
 
-/// A time that this program waits or measures. It is shorter in a check (`BENCH_CHECK`).
+/// For how long this program waits or measures: `full`, or less in a check (`BENCH_CHECK`).
 fn time(full: Duration) -> Duration {
     if std::env::var_os("BENCH_CHECK").is_some() { full.min(CHECK_TIME) } else { full }
 }
@@ -80,7 +81,7 @@ impl Load {
         [tokio::spawn(log_in(Arc::clone(agents), self.logins.clone())), tokio::spawn(verify)]
     }
 
-    /// Waits until the first seconds after a start are over, and drops the latencies of their requests.
+    /// Waits for the first seconds after a start of the control plane, and drops the latencies of the requests in this time.
     async fn warm_up(&self) {
         sleep(time(WARM_UP)).await;
         for latencies in [&self.logins, &self.verifications] {
@@ -88,7 +89,7 @@ impl Load {
         }
     }
 
-    /// Prints the figures since the last call.
+    /// Prints the latencies of the requests since the last call of this function.
     fn report(&self) -> [Quantiles; 2] {
         let [logins, verifications] = [&self.logins, &self.verifications].map(Quantiles::take);
         println!("  logins:        {logins}\n  verifications: {verifications}");
@@ -100,7 +101,7 @@ impl Load {
 async fn verify(api: HttpClient, service: String, key: String, agents: Arc<[Agent]>, latencies: Latencies) {
     let (path, mut token) = (format!("/services/{service}/verify"), String::new());
     for number in 0_u64.. {
-        // A token is valid for an hour.
+        // A token is valid for an hour, so get a new one in time.
         if number % VERIFICATIONS_PER_TOKEN == 0 {
             token = format!("Bearer {}", agents[0].token_for(&service).await);
         }
@@ -231,7 +232,7 @@ enum Backlog {
 }
 
 impl Backlog {
-    /// The number of rows that are left.
+    /// The number of rows that the control plane has not deleted yet.
     async fn count(self, inserts: &mut BulkInserts<'_>) -> i64 {
         let sql = match self {
             // Sessions are deleted in the order of their expiry, and one expires each microsecond. So the expiry of the oldest one
@@ -247,7 +248,7 @@ impl Backlog {
     }
 }
 
-/// Starts two sidecars: one after ten seconds, one when the shared pages of the first have expired.
+/// Starts two sidecars: the first after ten seconds, the second when the control plane no longer keeps the snapshot of the first.
 async fn start_sidecars(control: &ControlPlane, key: &str) {
     for _ in 0..2 {
         sleep(time(SIDECAR_PAUSE)).await;
@@ -260,7 +261,7 @@ async fn start_sidecars(control: &ControlPlane, key: &str) {
     }
 }
 
-/// Waits until no row is left. Returns, for each kind of request, the p99 over the whole time, and the largest p99 of an interval.
+/// Waits until the control plane has deleted all rows. Returns the p99 of each kind of request, and its largest p99 in an interval.
 async fn wait_until_deleted(database: &mut BulkInserts<'_>, backlog: Backlog, load: &Load) -> [[f64; 2]; 2] {
     let started = SystemClock.since_boot();
     let rows = backlog.count(database).await;
@@ -286,8 +287,8 @@ fn seconds_since(started: Duration) -> f64 {
     SystemClock.since_boot().saturating_sub(started).as_secs_f64()
 }
 
-/// Inserts logins that expired in 2020, of random agents. The ids of sessions, tokens and challenges are in the order of time, as
-/// those that the control plane generates.
+/// Inserts logins that expired in 2020, of random agents. The ids of sessions, tokens and challenges ascend with the time, like the
+/// ids that the control plane generates.
 async fn insert_expired_logins(inserts: &mut BulkInserts<'_>, logins: i64) {
     let random = if inserts.is_sqlite() { "lower(hex(randomblob(16)))" } else { "md5(CAST(random() AS TEXT) || n)" };
     inserts.agents((1, AGENTS), "active").await;

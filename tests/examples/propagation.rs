@@ -148,7 +148,7 @@ async fn measure(follower_threads: Runtime, stages: &[usize], revocations: usize
         first.get_or_insert((streams, memory));
         println!("{}", Value::Object(line));
     }
-    // The runtime cannot be dropped inside of another one.
+    // Dropping the runtime would panic, because this code runs in another one.
     bench.follower_threads.shutdown_background();
 }
 
@@ -186,7 +186,7 @@ impl Bench {
         drop(ready);
         let _closed: Option<()> = all_ready.recv().await;
         self.followers += missing;
-        // The pings of the new streams begin.
+        // Wait until the new streams have begun to send pings.
         sleep(PING_INTERVAL).await;
     }
 
@@ -215,7 +215,7 @@ impl Bench {
         }
     }
 
-    /// Reads the receipt of a revision until it is in force at all streams. Returns the time that it states.
+    /// Reads the receipt of a revision until the revision is in force at all streams. Returns how long that took, by the receipt.
     async fn receipt(&self, revision: i64) -> Duration {
         let path = self.control.path(&format!("/enforcement?revision={revision}&wait=3"));
         loop {

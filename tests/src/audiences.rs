@@ -1,4 +1,4 @@
-//! Gives an agent live tokens for many services at once, because no setting can lower the quota of such services.
+//! Gives an agent live tokens for many services at once, for tests of the quota of such services, which no setting can lower.
 
 use countersign_process::{Clock, SystemClock};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};

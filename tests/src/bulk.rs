@@ -21,7 +21,7 @@ impl<'a> BulkInserts<'a> {
         Self { database: AnyConnection::connect(url).await.expect("the database accepts connections"), template }
     }
 
-    /// Whether it is SQLite. Otherwise it is PostgreSQL.
+    /// Whether the database is SQLite. Otherwise, it is PostgreSQL.
     pub fn is_sqlite(&self) -> bool {
         self.database.backend_name() == "SQLite"
     }
@@ -40,7 +40,7 @@ impl<'a> BulkInserts<'a> {
         result.unwrap_or_else(|error| panic!("{sql}: {error}"));
     }
 
-    /// Inserts copies of the agent with these numbers and this status.
+    /// Inserts copies of the template agent, numbered from `first` to `last`, all with this status.
     pub async fn agents(&mut self, (first, last): (i64, i64), status: &str) {
         let (template, id) = (self.template, self.agent_id("n"));
         for (first, last) in batches(first, last) {
@@ -54,7 +54,8 @@ impl<'a> BulkInserts<'a> {
         }
     }
 
-    /// Inserts one change of each of these agents for a service. `facet` is what has changed: `status`, `trust` or `roles`.
+    /// Inserts one change of each copy from `first` to `last`, for a service. `facet` is what has changed: `status`, `trust` or
+    /// `roles`.
     pub async fn changes(&mut self, (first, last): (i64, i64), facet: &str, service: &str) {
         let (now, id) = (SystemClock.now().micros(), self.agent_id("n"));
         for (first, last) in batches(first, last) {
@@ -71,7 +72,7 @@ impl<'a> BulkInserts<'a> {
         }
     }
 
-    /// Assigns roles of a service to each of these agents.
+    /// Assigns roles of a service to each copy from number `first` to `last`.
     pub async fn assignments(&mut self, (first, last): (i64, i64), service: &str, roles: &[String]) {
         let id = self.agent_id("n");
         for role in roles {
@@ -86,7 +87,7 @@ impl<'a> BulkInserts<'a> {
         }
     }
 
-    /// Collects the statistics that a database in use has.
+    /// Collects statistics about the tables, by which the database plans queries. A database in use has them.
     pub async fn analyze(&mut self) {
         self.execute(if self.is_sqlite() { "PRAGMA optimize" } else { "VACUUM ANALYZE" }).await;
     }

@@ -15,20 +15,20 @@ pub struct Callgrind {
 }
 
 impl Callgrind {
-    /// Counts in files of this folder.
+    /// Callgrind will write its counts to files in this folder.
     pub fn new(folder: &Path) -> Self {
         Self { counts: folder.join("callgrind") }
     }
 
-    /// The program that starts the server, with its arguments. It does not count at first, so that the server starts fast.
+    /// The program that starts the server, with its arguments. Callgrind does not count at first, so that the server starts fast.
     pub fn wrapper(&self) -> Vec<String> {
         let program = tools::program("valgrind").display().to_string();
         let counts = format!("--callgrind-out-file={}", self.counts.display());
         vec![program, "--tool=callgrind".to_owned(), "--instr-atstart=no".to_owned(), counts]
     }
 
-    /// Sends this number of equal requests, one after the other, and returns the instructions and allocations per request. We
-    /// measure what the process does in the same time without requests, and subtract it.
+    /// Sends this number of equal requests, one after the other, and returns the instructions and allocations per request. What the
+    /// process does in the same time without requests is measured, too, and subtracted.
     pub async fn counts_per_request(&self, process: u32, requests: u64, mut send: impl AsyncFnMut()) -> Counts {
         let begun = SystemClock.since_boot();
         let busy = async {

@@ -34,7 +34,7 @@ pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff001122334455667788
 
 /// A control plane, which can be restarted after [`ControlPlane::kill`].
 ///
-/// Each replica has its own data directory, ports and process. A method that returns only one of them takes the first replica's.
+/// Each replica has its own data directory, ports and process. A method that returns only one of these returns the first replica's.
 pub struct ControlPlane {
     server: Arc<Server>,
     /// The variables of `dev.env`, without the prefix `COUNTERSIGN_`.

@@ -1,4 +1,5 @@
-//! Reads the database of a control plane directly: all rows, and the private signing key. Changes it for states that no request creates.
+//! Reads the database of a control plane directly: all rows, and the private signing key. Also changes the database, for states
+//! that no request can create.
 
 use crate::{ControlPlane, eventually};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -80,7 +81,7 @@ impl Database {
         for table in self.text_column(self.dialect.tables).await {
             let columns = sqlx::query_scalar(self.dialect.columns).bind(table.clone());
             let mut columns: Vec<String> = columns.fetch_all(&mut self.connection).await.expect("the query succeeds");
-            // Housekeeping changes this column at any time after a deletion.
+            // Leave out this column, because housekeeping changes it at any time after a deletion.
             columns.retain(|column| column != "purge_at");
             let row: Vec<_> = columns.iter().map(|column| format!("'{column}=' || {open}{column}{close}")).collect();
             let select_rows = format!("SELECT '{table} ' || {} FROM \"{table}\"", row.join(" || ' ' || "));

@@ -61,8 +61,8 @@ pub async fn lease() -> Option<DatabaseLease> {
     Some(DatabaseLease { url: shared_servers().postgres.create_database().await })
 }
 
-/// Adds the engines of `TEST_ENGINES`: a new database if the settings name none, and Redis if they name neither of the two. Also
-/// returns the new database.
+/// Adds the engines of `TEST_ENGINES`: a new database if the settings name none, and Redis if they name neither a database nor
+/// Redis. Also returns the new database.
 pub async fn add_to(mut settings: Vec<String>) -> (Vec<String>, Option<DatabaseLease>) {
     let is_set = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
     let (database, redis) = (is_set("database.url="), is_set("redis.url="));

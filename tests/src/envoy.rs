@@ -38,7 +38,7 @@ impl Envoy {
         Self::start(&edit(text), socket, upstream).await
     }
 
-    /// Starts Envoy with a configuration text that has the addresses of the example. This function replaces the addresses.
+    /// Starts Envoy with a configuration text. It must have the addresses of `examples/envoy/envoy.yaml`, which are replaced.
     pub async fn start(text: &str, socket: &Path, upstream: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be created");
         let (admin, listen) = (free_port(), free_port());

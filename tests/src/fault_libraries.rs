@@ -78,7 +78,7 @@ impl FailingCalls {
         eventually("libfiu listens", exists, String::new).await;
         let (input, output, command) = (pipe("in"), pipe("out"), format!("{command}\n"));
         let exchange = move || {
-            // Opening a pipe waits until the other side opens it.
+            // Opening a pipe waits until the other side opens it, so write in another thread.
             let write = std::thread::spawn(move || fs::write(input, command));
             let answer = fs::read_to_string(output).expect("the library answers");
             write.join().expect("the thread does not panic").expect("the library reads the command");

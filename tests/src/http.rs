@@ -86,7 +86,7 @@ impl<T> InTurn<T> {
         &self.values[0]
     }
 
-    /// The first value, then the next one for each call.
+    /// Returns the first value, and at each further call the next one.
     pub fn next(&self) -> &T {
         &self.values[self.next.fetch_add(1, Ordering::Relaxed) % self.values.len()]
     }
@@ -129,7 +129,7 @@ impl HttpClient {
         series.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// Waits until a path has the status 200. `name` says what is then true. After a timeout, the panic contains `log`.
+    /// Waits until a path has the status 200. `name` says what the status means. After a timeout, the panic contains `log`.
     pub async fn wait_until_ok(&self, path: &str, name: &str, log: impl Fn() -> String) {
         let is_ok = async || HttpResponse::try_send(self.request("GET", path)).await.filter(|it| it.status == 200);
         eventually(name, is_ok, log).await;
@@ -138,7 +138,7 @@ impl HttpClient {
     /// A client for plain HTTP.
     pub fn plain(url: String) -> Self {
         install_crypto();
-        // Reading the authorities of the operating system would take long.
+        // Trust no authorities: reading those of the operating system would take long.
         Self::new(url, Client::builder().tls_certs_only([]).build().expect("the client can be built"))
     }
 

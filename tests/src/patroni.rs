@@ -14,7 +14,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A Patroni cluster. Raft decides by majority, so it has a third member, which has no PostgreSQL.
+/// A Patroni cluster. Raft decides by majority, so the cluster has a third member, which has no PostgreSQL.
 pub struct PatroniCluster {
     nodes: [Node; 2],
     _raft: Process,
@@ -88,7 +88,7 @@ impl PatroniCluster {
     pub async fn kill_primary(&mut self) -> usize {
         let number = self.wait_until("primary").await;
         let node = &mut self.nodes[number];
-        // Stopped processes cannot start others while they are killed.
+        // Stop the processes first, so that none of them can start another while this function kills them.
         node.patroni.signal("STOP");
         let server = node.postmaster().expect("the primary runs");
         signal(server, "STOP");
@@ -125,7 +125,7 @@ impl PatroniCluster {
 impl Drop for PatroniCluster {
     fn drop(&mut self) {
         for node in &mut self.nodes {
-            // A killed Patroni does not start PostgreSQL again.
+            // Kill Patroni first, so that it does not start PostgreSQL again.
             node.patroni.kill();
             if let Some(server) = node.postmaster() {
                 signal(server, "QUIT");

@@ -6,7 +6,8 @@ pub fn sorted(mut values: Vec<f64>) -> Vec<f64> {
     values
 }
 
-/// A quantile of values in ascending order, interpolated. `part` of the values, such as 0.99, do not exceed it. 0 without values.
+/// A quantile of values in ascending order, interpolated. `part` of the values, such as 0.99, do not exceed it. 0 if there are no
+/// values.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -77,7 +77,7 @@ impl RawRequest {
             stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
             if close { stream.shutdown().await } else { Ok(()) }
         };
-        // A server that responds before it has read the whole request may close the connection.
+        // Ignore an error: a server that responds before it has read the whole request may close the connection.
         let _connection_closed = sent.await;
         read_response(&mut stream).await.ok()
     }
@@ -109,9 +109,8 @@ pub async fn connect_tls(
     TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
-/// Reads until the response is complete. If the connection closes before the response is complete, returns the received
-/// bytes as the error. Does not read to the end of the stream, because Envoy keeps a connection open for a second after
-/// an early response.
+/// Reads until the response is complete. If the connection closes before the response is complete, returns the received bytes as
+/// the error. Does not read to the end of the stream, because Envoy keeps a connection open for a second after an early response.
 async fn read_response(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResponse, String> {
     let mut bytes = Vec::new();
     loop {

@@ -1,8 +1,7 @@
 //! Webhook receivers on loopback: they send the replies that a test configures and record every request.
 //!
-//! The receivers implement the part of HTTP/1.1 that a webhook sender needs, because a receiver must be able to send a
-//! reply partly, slowly, endlessly or not at all. `connection` serves one connection, `request` is the recorded
-//! request.
+//! The receivers implement the part of HTTP/1.1 that a webhook sender needs, because a receiver must be able to send a reply
+//! partly, slowly, endlessly or not at all. `connection` serves one connection, `request` is the recorded request.
 
 mod connection;
 mod request;

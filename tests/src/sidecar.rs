@@ -22,7 +22,7 @@ use std::{
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
-/// Builds the command of a sidecar. The argument is a program that runs it, with the arguments of that program, or is empty.
+/// Builds the command of a sidecar. The argument is a program under which it runs, such as Valgrind, with arguments, or empty.
 type SidecarCommand = Box<dyn Fn(&[String]) -> Command + Send + Sync>;
 
 /// A sidecar process.
@@ -61,8 +61,7 @@ pub struct CheckResult {
 }
 
 impl Sidecar {
-    /// Starts a sidecar on a Unix socket for the first service, and waits until the sidecar has data of the service (a
-    /// view).
+    /// Starts a sidecar on a Unix socket for the first service, and waits until the sidecar has data of the service (a view).
     pub async fn start(control: &ControlPlane) -> Self {
         let key = control.create_key(control.service(), "sync").await;
         let sidecar = Self::start_with(control, &[&key], &[]);
@@ -259,11 +258,11 @@ impl Sidecar {
     }
 }
 
-/// A command of the program of the sidecar that gets `input` on its standard input. Returns the exit code, and both outputs.
+/// Runs a command of the sidecar with this standard input. Returns the exit code, the standard output and the standard error.
 pub fn run_command(mut command: Command, input: &str) -> (Option<i32>, String, String) {
     let mut process =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
-    // Fails if the process has refused its arguments already.
+    // The write fails if the process has already ended because of its arguments, so ignore the error.
     let _written = process.stdin.take().expect("the input is piped").write_all(input.as_bytes());
     let output = process.wait_with_output().expect("the process ends");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -296,7 +295,7 @@ pub fn check_request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> C
     }
 }
 
-/// The details in the body of a denial. A denial by a rule about MCP is a JSON-RPC error, which has them in `data`.
+/// The details in the body of a denial. A denial by a rule about MCP is a JSON-RPC error, whose field `data` contains the details.
 fn details_of(body: &str) -> serde_json::Value {
     let body: serde_json::Value = serde_json::from_str(body).expect("a denial has a JSON body");
     body["error"].get("details").or_else(|| body["error"].get("data")).cloned().unwrap_or_default()

@@ -10,8 +10,8 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// We write this many lines to the Python process before we read their results. So many results fit into the buffer of the pipe, so
-/// the process never waits for us to read.
+/// We write this many lines to the Python process before we read their results. The results of this number of lines fit into the
+/// buffer of the pipe, so the process never waits for us to read.
 const BATCH_SIZE: usize = 200;
 
 /// The Python process.

@@ -9,7 +9,7 @@ pub async fn start_with_retries(seconds: &[u32], extra_settings: &[&str]) -> Con
     ControlPlane::start_with(&[&[retry_setting(seconds).as_str()], extra_settings].concat()).await
 }
 
-/// The setting with the waits before the retries of a delivery.
+/// The setting for how long the control plane waits before each retry of a delivery.
 pub fn retry_setting(seconds: &[u32]) -> String {
     format!("webhooks.retry_seconds={}", seconds.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
 }
@@ -47,7 +47,7 @@ impl Target {
         Self::create_in(&control.api, control.human(), "/webhooks", url, &["*"]).await
     }
 
-    /// Creates a target in a collection such as `/webhooks`.
+    /// Creates a target with a request to the path of a collection, such as `/webhooks`.
     pub async fn create_in(api: &HttpClient, bearer: &str, collection: &str, url: &str, kinds: &[&str]) -> Self {
         let created = api.send_as(bearer, "POST", collection, json!({ "url": url, "events": kinds })).await.expect(201);
         let id = text(&created["webhookId"]);

@@ -62,7 +62,7 @@ impl TcpProxy {
         state.connections.drain(..).for_each(|connection| connection.abort());
     }
 
-    /// While frozen, connections stay open, and no data passes. Afterwards, all data passes, including what was sent meanwhile.
+    /// While frozen, connections stay open, and no data passes. After that, all data passes, including what was sent meanwhile.
     pub fn set_frozen(&self, frozen: bool) {
         self.forwarding.send_replace(if frozen { Forwarding::None } else { Forwarding::All });
     }
@@ -116,7 +116,7 @@ async fn forward(
     };
     loop {
         let read = reader.read(&mut bytes).await.unwrap_or(0);
-        // While the proxy forwards no data, it does not pass on the end of a connection either.
+        // While the proxy forwards no data of a connection, it does not pass on the end of the connection either.
         if forwarding.wait_for(passes).await.is_err() || read == 0 || writer.write_all(&bytes[..read]).await.is_err() {
             return;
         }

@@ -1,7 +1,7 @@
-//! A stand-in for a control plane with an OAuth token endpoint, for tests of clients. It records what clients request, follows
-//! RFC 6749 strictly, and a test can make it misbehave in ways in which no control plane does.
+//! A stand-in for a control plane with an OAuth token endpoint, for tests of clients. It records what clients request and follows
+//! RFC 6749 strictly. A test can make it misbehave in ways in which no control plane does.
 //!
-//! It verifies client assertions, and accepts each one once. A refresh must not request more than the login was granted.
+//! It verifies client assertions, and accepts each one once. It refuses a refresh that requests more than it granted at the login.
 
 use crate::{
     jwt,
@@ -23,7 +23,7 @@ use std::{
 };
 use tokio::task::JoinSet;
 
-/// The issuer in the metadata, which differs from the URL as behind a proxy.
+/// The issuer in the metadata. It differs from the URL, like the issuer of a control plane behind a proxy.
 pub const ISSUER: &str = "https://countersign.example";
 
 /// The parameters of a request.
@@ -125,7 +125,7 @@ impl Shared {
         let requested: Option<Scope> = form.get("scope").map(|text| text.parse().expect("the scope is valid"));
         let granted = match requested {
             Some(requested) if is_refresh && !requested.is_within(&allowed) => return Err("invalid_scope"),
-            // The permissions that are both requested and held.
+            // Grant the permissions that the client requests and the agent holds.
             Some(requested) if !self.ignores_scope => requested.without(&requested.without(&self.held)),
             _ => allowed,
         };

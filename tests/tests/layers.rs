@@ -77,7 +77,7 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
     ),
 ];
 
-/// Modules whose parts import each other in one direction: no part imports, directly or through others, one that imports it.
+/// Modules whose parts must not import each other in a circle.
 const MODULES_WITHOUT_CIRCLES: [(&str, &str); 2] = [("control-plane", "operations"), ("client", "cli")];
 
 /// Modules without I/O and without async code.
@@ -326,7 +326,7 @@ fn imported_modules(source: &str, path: &[String]) -> BTreeSet<String> {
     names.into_iter().filter(|name| !name.starts_with(char::is_uppercase)).collect()
 }
 
-/// The path of a file below a folder, without the ending of its name.
+/// The path of a file below a folder, without its extension.
 fn module_path(folder: &Path, file: &Path) -> Vec<String> {
     let relative = file.strip_prefix(folder).unwrap().with_extension("");
     relative.iter().map(|part| part.to_string_lossy().into_owned()).collect()

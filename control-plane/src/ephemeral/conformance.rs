@@ -75,7 +75,7 @@ impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
             );
             (self.sleep)(step).await;
         }
-        // The window slides: each call expires exactly one window after it was made.
+        // The window slides: each call expires exactly one window after it was made. Just before its end, a new call is refused.
         for _ in 0..MAX_CALLS {
             let refused = self.limiter.acquire(&limit).await;
             assert!(!refused.allowed && refused.statuses[0].remaining == 0, "{refused:?}");

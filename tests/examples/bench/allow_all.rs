@@ -1,7 +1,7 @@
-//! The limit of a gRPC server on tonic: it decodes each request and allows it.
+//! A gRPC server on tonic that decodes each request and allows it: the sidecar cannot be faster.
 //!
-//! Its response is empty, or one that was recorded from the sidecar, whose headers and metadata identify the agent. It encodes the
-//! response anew for each request.
+//! Its response is empty, or one that was recorded from the sidecar, whose headers and metadata identify the agent. The server
+//! encodes the response anew for each request.
 
 use countersign_proto::{
     envoy::service::auth::v3::{
@@ -24,7 +24,7 @@ impl Authorization for AllowAll {
     }
 }
 
-/// The response that allows a request and has nothing else.
+/// A response that allows a request and contains nothing else.
 pub fn empty_response() -> CheckResponse {
     CheckResponse { status: Some(rpc::Status::default()), ..CheckResponse::default() }
 }

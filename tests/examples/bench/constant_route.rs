@@ -1,4 +1,4 @@
-//! The limit of an HTTP server on axum with TLS: a route that returns the same text for every request.
+//! An HTTP server on axum with TLS that returns the same text for every request: the control plane cannot be faster.
 
 use axum::{Router, routing::get};
 use countersign_tests::tls::{TlsListener, self_signed};
@@ -7,7 +7,7 @@ use tokio::net::TcpListener;
 /// The path of the route.
 pub const PATH: &str = "/constant";
 
-/// A body of the length of the response of `verify`.
+/// A response body that is as long as that of the endpoint `verify`.
 const BODY: &str = concat!(
     r#"{"valid":true,"agentId":"agt_00000000000000000000000000","name":"Agent","trustScore":50,"#,
     r#""roles":["reader"],"permissions":["read"],"expiresAt":"2030-01-01T00:00:00Z"}"#

@@ -66,7 +66,7 @@ pub struct Deployment {
     role: String,
     /// The number of agents that were added to the database. They have the key of the first caller.
     added: i64,
-    /// The number of measurements so far. Each measurement calls with other agents.
+    /// The number of measurements so far. Each measurement selects other agents.
     measurements: Cell<u64>,
     verifications: RecentVerifications,
     /// The sessions of each caller, in the order in which they are refreshed.
@@ -143,7 +143,7 @@ impl Deployment {
         per_second(CALLERS, scale::time(time), async |caller, call| self.call(operation, caller, call).await).await
     }
 
-    /// The key and the id of the agent of a call: a random one of the added agents or, if none were added, the agent of the caller.
+    /// The key and the id of the agent as which a call acts: a random added agent or, if none were added, the caller's.
     fn agent(&self, caller: usize, call: u64) -> (&PrivateKey, String) {
         if self.added == 0 {
             return (&self.agents[caller].key, self.agents[caller].id.clone());
@@ -179,17 +179,17 @@ impl Deployment {
     }
 }
 
-/// If a service had more verifications in the last minute, the next measurement waits. With those of one more measurement, they
-/// stay below the highest rate limit, a million.
+/// If a service had more verifications in the last minute, the next measurement waits. One measurement makes fewer than 100,000, so
+/// the sum stays below a million, the highest rate limit.
 const MAX_VERIFICATIONS: f64 = 900_000.0;
 
-/// The times and numbers of the verifications of the last minute. They must stay below the highest rate limit that the control
-/// plane accepts.
+/// When the measurements of the last minute took place, and how many verifications each of them made. The sum must stay below the
+/// highest rate limit that the control plane accepts.
 #[derive(Default)]
 pub struct RecentVerifications(RefCell<VecDeque<(Duration, f64)>>);
 
 impl RecentVerifications {
-    /// Measures verifications per second for a second. If the rate limit is near, waits before.
+    /// Measures verifications per second for a second. First waits if the rate limit is near.
     pub async fn measure(&self, per_second: impl Future<Output = f64>) -> f64 {
         while self.count() > MAX_VERIFICATIONS {
             tokio::time::sleep(Duration::from_secs(1)).await;

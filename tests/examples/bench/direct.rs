@@ -1,4 +1,4 @@
-//! Checks that are sent to the sidecar itself, beside the same checks sent to a server that allows everything.
+//! Measures checks that are sent to the sidecar without Envoy, beside the same checks sent to a server that allows everything.
 
 use crate::{
     allow_all,
@@ -17,10 +17,10 @@ use countersign_tests::{
 use prost::Message as _;
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc, time::Duration};
 
-/// The time of each side of a round.
+/// How long a round measures each of the two servers that it compares.
 const TIME: Duration = Duration::from_millis(700);
 
-/// The exponent of the distribution of a hundred thousand agents (Zipf).
+/// The exponent of the Zipf distribution by which a hundred thousand agents send requests.
 const ZIPF_EXPONENT: f64 = 1.0;
 
 /// The messages of a case, and how many of a hundred requests are allowed.
@@ -40,7 +40,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let limit = ChildServer::start_allow_all(&allow_all::empty_response()).await;
     let (mut results, mut distinct_sent) = (BTreeMap::new(), 0);
     let distinct = distinct(&issuer, rounds);
-    // Connect only after the tokens are signed: this takes longer than the sidecar keeps connections without requests.
+    // Connect only after the tokens are signed: signing them takes longer than the sidecar keeps connections without requests.
     let mut ours = Replay::connect(&sidecar.socket()).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
     let distinct_case = |_: &_| Case {
@@ -60,7 +60,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
         let (messages_of_limit, messages) = (RefCell::new(messages.rewound()), RefCell::new(messages));
         let checks = async || {
             let counted = ours.run(&messages, scale::time(TIME)).await;
-            // The numbers need not be equal, because the order of the messages may end at another place on each connection.
+            // The numbers need not be equal, because the measurement may end in the middle of the list of messages.
             let expected = counted.answered * allowed_percent / 100;
             assert!(counted.allowed.abs_diff(expected) <= 100, "{name}: {counted:?}");
             counted.per_second
@@ -91,7 +91,7 @@ async fn verifications(ours: &mut Replay, (mut messages, sent): (Messages, usize
     comparison
 }
 
-/// The sidecar beside a server that answers every request with the same `CheckResponse` as the sidecar.
+/// Compares the sidecar with a server that answers every request with the same `CheckResponse` as the sidecar.
 async fn same_response(sidecar: &Sidecar, ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
     let limit = ChildServer::start_allow_all(&allowed_response(sidecar, issuer).await).await;
     let mut allow_all = Replay::connect(&limit.socket()).await;
@@ -108,7 +108,7 @@ pub async fn allowed_response(sidecar: &Sidecar, issuer: &TokenIssuer) -> CheckR
     response
 }
 
-/// The sidecar compared with itself, which must give 1.
+/// The sidecar compared with itself: the ratio must be 1.
 async fn control(ours: &mut Replay, issuer: &TokenIssuer, rounds: usize) -> Comparison {
     let messages = RefCell::new(hot(issuer).messages);
     let ours = tokio::sync::Mutex::new(ours);
@@ -190,7 +190,8 @@ fn sum_of(sums: &[f64]) -> f64 {
 /// this processor can verify.
 fn distinct(issuer: &TokenIssuer, rounds: usize) -> Messages {
     let runs = 2 * (scale::warm_up_rounds() + rounds);
-    // Measure the full time even in a check: in a short one, other work of the machine could make this slow, and the checks fast.
+    // Measure for the full time even in a check: other work of the machine could slow down a short measurement, so that it gives
+    // too few tokens.
     let tokens = (Signed::new().verifications_per_second(TIME) * TIME.as_secs_f64() * runs as f64) as u32;
     // No other case uses these agents, so none of their tokens is cached.
     let first = 1_000_000;

@@ -40,7 +40,7 @@ struct Proxy {
     ports: BTreeMap<&'static str, u16>,
 }
 
-/// Measures all filters, each beside the one it is compared with.
+/// Measures each filter in alternation with the filter that it is compared with.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let issuer = TokenIssuer::start(1).await;
     let tcp = free_port();
@@ -199,7 +199,7 @@ fn cluster(name: &str, address: &Value) -> Value {
     })
 }
 
-/// The filter `ext_authz` with this part of a configuration, which names its service.
+/// The configuration of the filter `ext_authz`. `service` is the part that names the server for the checks.
 fn ext_authz(service: &Value) -> Value {
     let mut config = json!({
         "@type": "type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthz",
@@ -215,7 +215,7 @@ fn grpc_service(cluster: &str) -> Value {
     json!({ "envoy_grpc": { "cluster_name": cluster }, "timeout": "5s" })
 }
 
-/// A service that decides by its HTTP status.
+/// Names a server whose HTTP status decides whether Envoy allows a request.
 fn http_service(cluster: &str) -> Value {
     json!({ "server_uri": { "uri": "http://127.0.0.1", "cluster": cluster, "timeout": "5s" } })
 }

@@ -1,6 +1,6 @@
 //! How figures change with the number of registered agents, changed agents and sync streams, and how much memory these take.
 //!
-//! A ratio is the rate with few divided by the rate with many, so 1.2 means that a fifth more time is needed.
+//! A ratio is the rate with few agents or streams divided by the rate with many, so 1.2 means a fifth more time with many.
 
 use crate::{
     deployment::{Deployment, Operation},
@@ -23,10 +23,11 @@ use serde_json::json;
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 use tokio::{task::JoinSet, time::interval};
 
-/// The time of each side of a round.
+/// How long a round measures each of the two deployments that it compares.
 const TIME: Duration = Duration::from_millis(500);
 
-/// Numbers of registered agents. Each holds a role at the service. The second is like the first, as a control.
+/// Numbers of registered agents. Each holds a role at the service. The second number is a control: its ratio to the first must be
+/// 1.
 const AGENTS: [u32; 4] = [1_000, 1_000, 100_000, 1_000_000];
 
 /// Numbers of changed agents in the view of a sidecar.
@@ -41,7 +42,7 @@ const STREAMS: [u32; 3] = [1, 100, 1_000];
 /// The maximum number of streams that are being opened at the same time.
 const CONCURRENCY: usize = 16;
 
-/// The name of the worst ratio between the first and the last number of agents.
+/// The name of the figure for the worst of the ratios between the first and the last number of agents.
 const WORST: &str = "growth_worst";
 
 /// The figures: comparisons by name, and how many bytes a changed agent and a stream take.
@@ -75,7 +76,7 @@ impl Growth {
         self.comparisons.insert(name, comparison);
     }
 
-    /// The operations of control planes with these databases, which have different numbers of registered agents.
+    /// Compares the operations of control planes with these databases, which have different numbers of registered agents.
     async fn registered_agents(&mut self, engine: &str, databases: &[String], rounds: usize) {
         let mut deployments = Vec::new();
         for (database, agents) in databases.iter().zip(AGENTS) {
@@ -122,7 +123,7 @@ impl Growth {
         }
     }
 
-    /// Checks of changed agents by sidecars whose views have few and many changed agents.
+    /// Compares how fast sidecars check changed agents if their views have few or many of them.
     async fn views(&mut self, rounds: usize) {
         let changed = CHANGED.map(scale::count);
         let mut few = View::start(scale::count(AGENTS[0]), changed[0]).await;
@@ -133,7 +134,7 @@ impl Growth {
         self.insert(name, alternate(rounds, async || few.per_second().await, async || many.per_second().await).await);
     }
 
-    /// Role changes of control planes with few and many streams. No stream is of the service at which the roles change.
+    /// Compares role changes at control planes with few and many streams. No stream belongs to the service whose roles change.
     async fn streams(&mut self, rounds: usize) {
         // The streams end before the control planes, because they are dropped in the opposite order.
         let mut deployments = Vec::new();

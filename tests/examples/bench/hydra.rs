@@ -11,10 +11,10 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// The connections to PostgreSQL. There must be more than callers, otherwise Hydra stands still. All of them stay open.
+/// The connections to PostgreSQL. There must be more connections than callers: otherwise, Hydra hangs. All of them stay open.
 const CONNECTIONS: &str = "sslmode=disable&max_conns=64&max_idle_conns=64";
 
-/// The key set with which Hydra signs access tokens. Hydra would generate an RSA key in it.
+/// The key set with which Hydra signs access tokens. If the set did not exist, Hydra would generate one with an RSA key.
 const ACCESS_TOKEN_KEYS: &str = "hydra.jwt.access-token";
 
 /// The audience of all tokens.

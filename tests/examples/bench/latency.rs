@@ -1,6 +1,6 @@
-//! The time until the answer to a check if checks arrive at fixed times, even while earlier ones are not answered yet.
+//! Measures how long a check takes if checks arrive at fixed times, even while the server has not answered earlier ones.
 //!
-//! The time counts from the intended arrival, so a server that stalls makes all checks late that arrive meanwhile.
+//! The time counts from the intended arrival, so if a server stalls, all checks that arrive meanwhile count as late.
 
 use crate::{
     allow_all, direct,
@@ -13,7 +13,7 @@ use crate::{
 use countersign_tests::quantiles::quantile;
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
-/// The time of a side of a round.
+/// How long a round measures each of the two servers that it compares.
 const TIME: Duration = Duration::from_millis(1500);
 
 /// Number of runs that measure the capacity. Their median counts.

@@ -1,8 +1,8 @@
-//! Measures the speed of Countersign beside its limits, in alternating rounds.
+//! Measures the speed of Countersign in alternation with servers that show what is possible.
 //!
 //! `make bench` builds everything with the release profile, runs this program and writes `bench/report.md`. The first argument is
 //! the file for the figures, which the program writes anew after each part. Further arguments select parts. `BENCH_ROUNDS` (10) is
-//! the number of rounds. `make bench-check` sets `BENCH_CHECK`, with which everything is measured once and shortly.
+//! the number of rounds. `make bench-check` sets `BENCH_CHECK`, which makes all measurements short, with one round each.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark panics on errors")]
 #![expect(
@@ -60,7 +60,7 @@ async fn main() {
     if let Some(unknown) = parts.iter().find(|part| !PARTS.contains(&part.as_str())) {
         panic!("unknown part {unknown}: use {}", PARTS.join(", "));
     }
-    // The file may belong to the repository, so the commit is read before the file is written.
+    // The file with the figures may belong to the repository, and writing it would be a change. So read the commit before.
     let mut run = run(rounds);
     let started = SystemClock.since_boot();
     pin(std::process::id(), LOAD_CORE);
@@ -114,7 +114,7 @@ fn machine() -> String {
     format!("{}, Linux {}", model.trim_start_matches([' ', '\t', ':']), read("/proc/sys/kernel/osrelease").trim())
 }
 
-/// The commit that was measured, with `-dirty` if the sources have other changes.
+/// The commit that was measured, with `-dirty` if the sources differ from it.
 fn commit() -> String {
     let output = Command::new("git").args(["describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]).output();
     String::from_utf8_lossy(&output.expect("`git` is installed").stdout).trim().to_owned()

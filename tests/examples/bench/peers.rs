@@ -26,14 +26,14 @@ use p256::pkcs8::DecodePublicKey as _;
 use serde_json::{Value, json};
 use std::{cell::Cell, collections::BTreeMap};
 
-/// The clients of each server, which get tokens in turn.
+/// The number of clients of each server. They get tokens in turn.
 const CLIENTS: u32 = 200;
 
-/// The seconds for which each side of a round gets tokens.
+/// For how many seconds each of the two servers issues tokens in a round.
 const TOKEN_SECONDS: u32 = 2;
 
-/// The number of assertions for each second of a round, several times as many as a server accepts. If there were too few, they
-/// would be sent again and refused.
+/// The number of assertions for each second of a round: several times more than a server can answer. If there were too few, `wrk`
+/// would send them again, and the server would refuse them.
 const ASSERTIONS_PER_SECOND: u32 = 6_000;
 
 /// A client of a server.
@@ -62,7 +62,7 @@ struct Verifier {
     requests: Requests,
 }
 
-/// Measures both servers. Without Hydra, measures nothing.
+/// Measures both servers, or nothing if Hydra is not installed.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let Some(program) = tools::optional_program("hydra") else { return BTreeMap::new() };
     let postgres = start_on_server_core(Postgres::start_durable()).await;
@@ -90,7 +90,7 @@ pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     results
 }
 
-/// Registers as many clients at both servers. A client has the same key at both.
+/// Registers the same clients at both servers: a client has the same key at both.
 async fn register_clients(control: &ControlPlane, hydra: &Hydra) -> (TokenServer, TokenServer) {
     let role = control.create_role("reader", &["read"]).await;
     let (mut ours, mut others) = (Vec::new(), Vec::new());
@@ -133,7 +133,7 @@ fn public_jwk(agent: &Agent) -> Value {
 }
 
 impl TokenServer {
-    /// An encoded form with a new assertion of a client.
+    /// The URL-encoded form of a token request, with a new assertion of this client.
     fn form(&self, client: &Client) -> String {
         self.signed.set(self.signed.get() + 1);
         let claims = oauth::claims(&client.id, &self.audience, &self.signed.get().to_string());
@@ -158,7 +158,7 @@ impl TokenServer {
         tokens
     }
 
-    /// Measures the tokens per second. Signs all assertions before.
+    /// Signs all assertions, then measures the tokens per second.
     async fn measure(&self) -> Measured {
         let seconds = if scale::is_check() { wrk::SECONDS } else { TOKEN_SECONDS };
         let count = (ASSERTIONS_PER_SECOND * seconds) as usize;

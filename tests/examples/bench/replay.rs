@@ -16,23 +16,22 @@ use tokio::{
     net::UnixStream,
 };
 
-/// Number of connections, as of an Envoy with as many worker threads.
+/// Number of connections: an Envoy with this number of worker threads opens as many.
 const CONNECTIONS: usize = 4;
 
 /// Number of requests in progress on each connection.
 const IN_PROGRESS: usize = 16;
 
-/// The largest number of requests in progress on a connection when requests arrive at fixed times. Further ones wait in the
-/// client, and their time counts too. A sidecar refuses more than 1,024.
+/// The largest number of requests in progress on a connection when requests arrive at fixed times. Further requests wait in the
+/// client, and the time of their wait counts too. A sidecar refuses more than 1,024.
 const MAX_IN_PROGRESS: usize = 512;
 
 /// The flow-control window of the client for a connection and for each stream.
 const WINDOW: u32 = (1 << 31) - 1;
 
-/// How many bytes are received until the window of the connection opens again.
+/// After this number of received bytes, the client lets the server send as many more on the connection.
 const WINDOW_STEP: u32 = 1 << 24;
 
-/// The length of a frame head.
 const FRAME_HEAD: usize = 9;
 
 /// The length of the prefix of a gRPC message.
@@ -91,7 +90,6 @@ pub struct Arrivals {
 pub struct Replay(Vec<Connection>);
 
 impl Replay {
-    /// Opens the connections to a Unix socket.
     pub async fn connect(socket: &Path) -> Self {
         let mut connections = Vec::new();
         for _ in 0..CONNECTIONS {
@@ -137,11 +135,11 @@ impl Replay {
 struct Connection {
     stream: UnixStream,
     next_stream: u32,
-    /// The request head: first with the fields, then with their numbers in the table of the connection (RFC 7541).
+    /// The head of the next request: at first with the fields, later with their numbers in the connection's table (RFC 7541).
     head: Vec<u8>,
     received: Vec<u8>,
     outgoing: Vec<u8>,
-    /// Received bytes for which the window was not opened yet.
+    /// Number of received bytes for which the client has not opened the window again yet.
     consumed: u32,
 }
 
@@ -182,7 +180,7 @@ impl Connection {
         }
     }
 
-    /// Sends messages while `goes_on`. Returns the number of all responses, and of those that allow.
+    /// Sends messages while `goes_on`. Returns the number of all responses, and of the responses that allow the request.
     async fn drive(&mut self, messages: &RefCell<Messages>, goes_on: &impl Fn() -> bool) -> (u64, u64) {
         let (mut answered, mut allowed, mut sent) = (0, 0, 0);
         for _ in 0..IN_PROGRESS {
@@ -222,7 +220,7 @@ impl Connection {
             }
             self.stream.write_all(&self.outgoing).await.expect("the server reads");
             self.outgoing.clear();
-            // A sleep would end up to a millisecond late.
+            // Yield instead of a sleep, which would end up to a millisecond late.
             tokio::task::yield_now().await;
             match self.stream.try_read_buf(&mut self.received) {
                 Ok(read) => assert!(read > 0, "the server has closed the connection"),
@@ -241,7 +239,7 @@ impl Connection {
         micros
     }
 
-    /// Handles the complete frames that have arrived. Returns the ended streams, and the number of messages that allow.
+    /// Handles the complete frames that have arrived. Returns the ended streams, and how many responses allow the request.
     fn take_frames(&mut self) -> (Vec<u32>, u64) {
         let (mut ended, mut allowed, mut place) = (Vec::new(), 0, 0);
         while let Some([l0, l1, l2, kind, flags, s0, s1, s2, s3]) = self.received.get(place..place + FRAME_HEAD) {

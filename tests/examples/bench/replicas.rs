@@ -1,6 +1,6 @@
 //! Two replicas of the control plane beside one, each with the same share of a processor.
 //!
-//! `cpulimit` stops and continues the processes. They share a processor with PostgreSQL; the callers have the other one.
+//! `cpulimit` stops and continues the replicas. They and PostgreSQL share one processor; the callers have the other one.
 
 use crate::{
     deployment::{Deployment, Operation, SETTINGS, start_control_plane},
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// The share of a processor that a replica gets, in percent. PostgreSQL needs most of the rest.
 const SHARE_PERCENT: &str = "20";
 
-/// The time of each side of a round. `cpulimit` needs some time to find the right pauses.
+/// In a round, one replica is measured for this time, and then two replicas. `cpulimit` needs some time to find the right pauses.
 const TIME: Duration = Duration::from_secs(2);
 
 /// Replicas that `cpulimit` limits.
@@ -24,7 +24,7 @@ struct Limited {
     _folder: TempDir,
 }
 
-/// Measures the rates of two replicas divided by those of one. 2 is the best.
+/// Measures the rates of two replicas divided by the rates of one. The best possible ratio is 2.
 pub async fn measure(rounds: usize) -> BTreeMap<String, Comparison> {
     let postgres = start_on_server_core(Postgres::start_durable()).await;
     let one = start_control_plane(&postgres.create_database().await).await;

@@ -1,4 +1,5 @@
-//! Compares two sides in alternating rounds. If the speed of the machine changes, it changes for both sides.
+//! Compares two servers or cases (the sides) in rounds, each of which measures both. If the speed of the machine changes, it
+//! changes for both sides.
 
 use crate::{scale, servers::ServerCoreTime};
 use countersign_tests::quantiles::{quantile, sorted};
@@ -19,7 +20,7 @@ pub struct Comparison {
     pub busy: [f64; 2],
 }
 
-/// What one side of a round gave.
+/// The result of one side in one round.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Measured {
     /// The figure, in the unit of the comparison.

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-/// The longest time of each side of a round in a check. `wrk` measures at least a second.
+/// In a check, no measurement is longer than this. Only `wrk` measures for at least a second.
 const CHECK_TIME: Duration = Duration::from_millis(100);
 
 /// Whether this is a check.
@@ -19,12 +19,12 @@ pub fn rounds() -> usize {
     std::env::var("BENCH_ROUNDS").map_or(Ok(default), |rounds| rounds.parse()).unwrap_or_default()
 }
 
-/// The number of rounds before those that count: in the first round, the servers get their memory, and the processors their speed.
+/// The number of rounds before the rounds that count. In the first round, servers and processors are slower.
 pub fn warm_up_rounds() -> usize {
     usize::from(!is_check())
 }
 
-/// The time of each side of a round: `full`, or less in a check.
+/// For how long a round measures each of the two things that it compares: `full`, or less in a check.
 pub fn time(full: Duration) -> Duration {
     if is_check() { full.min(CHECK_TIME) } else { full }
 }

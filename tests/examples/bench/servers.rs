@@ -27,8 +27,8 @@ pub fn pin(process: u32, core: &str) {
     taskset(&["--all-tasks", "--pid", "--cpu-list", core, &process.to_string()]);
 }
 
-/// Moves the main thread of this process to a processor, with all processes and threads that it starts. Other threads may end while
-/// they are moved, which `taskset` takes for an error.
+/// Moves the main thread of this process to a processor, with all processes and threads that it starts. The other threads stay:
+/// `taskset` would fail if one of them ended while it is moved.
 fn pin_main_thread(core: &str) {
     taskset(&["--pid", "--cpu-list", core, &std::process::id().to_string()]);
 }
@@ -54,7 +54,7 @@ pub fn on_server_core<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The time that the processor of the servers has spent since the boot, in ticks of the kernel.
+/// How long the processor of the servers has run since the boot, in ticks of the kernel: in total, and without work.
 pub struct ServerCoreTime {
     all: u64,
     idle: u64,
@@ -70,7 +70,7 @@ impl ServerCoreTime {
         Self { all: ticks.iter().take(8).sum(), idle: ticks[3] + ticks[4] }
     }
 
-    /// The share of the time since then in which the processor worked.
+    /// In which share of the time since `self` was read the processor worked.
     pub fn busy_since(&self) -> f64 {
         let now = Self::now();
         1.0 - (now.idle - self.idle) as f64 / (now.all - self.all).max(1) as f64
@@ -132,7 +132,7 @@ fn text(path: &Path) -> &str {
     path.to_str().expect("temporary paths are UTF-8")
 }
 
-/// Calls with all callers for a time, each one call after the other. `call` gets the number of the caller and of its call.
+/// All callers call for a time, each one call after the other. `call` gets the number of the caller and of its call.
 pub async fn per_second(callers: usize, time: Duration, call: impl AsyncFn(usize, u64)) -> f64 {
     let started = SystemClock.since_boot();
     let elapsed = || SystemClock.since_boot().saturating_sub(started);

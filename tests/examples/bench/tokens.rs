@@ -73,7 +73,6 @@ impl TokenIssuer {
         &self.claims.iss
     }
 
-    /// The URL of the published keys.
     pub fn jwks_url(&self) -> String {
         format!("{}/.well-known/jwks.json", self.server.api.url)
     }
@@ -132,7 +131,7 @@ impl TokenIssuer {
     }
 }
 
-/// The bits of an id with this number.
+/// The bits of an id that contains this number.
 fn numbered_id(kind: u128, number: u32) -> u128 {
     (kind << 64) | u128::from(number) | (0x7 << 76) | (0x2 << 62)
 }

@@ -1,4 +1,4 @@
-//! `verify` beside the limit of the machine: a constant route of the same HTTP server over the same TLS.
+//! Measures the endpoint `verify` beside a constant route with the same HTTP library and TLS, which shows what the machine can do.
 //!
 //! The control plane has a processor of its own; the callers have the other one.
 

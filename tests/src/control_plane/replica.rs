@@ -41,7 +41,7 @@ pub(super) struct Replica {
     /// The settings of the server, which include its ports.
     pub(super) settings: Vec<String>,
     environment: Environment,
-    /// The program that runs the process, with its arguments; empty if the process runs by itself.
+    /// The program under which the server runs, such as Valgrind, with its arguments; empty if there is none.
     pub(super) wrapper: Vec<String>,
 }
 
@@ -127,8 +127,8 @@ impl Replica {
         for name in SHARED_FILES.into_iter().filter(|name| self.folder.path().join(name).exists()) {
             std::fs::copy(self.folder.path().join(name), folder.path().join(name)).expect("the file can be copied");
         }
-        // Both replicas are one issuer, whose name is the URL of the first. The free ports come last, because the first replica
-        // uses the ports that the test has chosen.
+        // Both replicas are one issuer, whose name is the URL of the first. The free ports come last and replace ports that the
+        // test has chosen, because the first replica uses those.
         let public_url = format!("public_url={}", env["URL"]);
         let settings: Vec<_> = settings.iter().cloned().chain([public_url]).chain(new_ports()).collect();
         let program = Program::start(self.program.mode(), folder.path(), &settings, &environment).await;
@@ -211,7 +211,7 @@ async fn start_in_process(folder: &Path, settings: &[String], dependencies: plan
     Program::InProcess { _server: server, log }
 }
 
-/// The port in the last setting of a kind of port.
+/// The port of this kind in the settings: the last such setting counts.
 fn port_of<'a>(settings: &'a [String], kind: &str) -> &'a str {
     let prefix = format!("listen.{kind}=");
     let address = settings.iter().rev().find_map(|setting| setting.strip_prefix(&prefix));

@@ -158,8 +158,7 @@ impl DeviceGrant {
     }
 }
 
-/// The response of the endpoints of the device authorization grant. `None` for other paths, and if the grant is not
-/// enabled.
+/// The response of the endpoints of the device authorization grant. `None` for other paths, and if the grant is not enabled.
 pub fn respond(shared: &Shared, path: &str, body: &str) -> Option<Response> {
     let mut grant = shared.device_grant.lock().expect("the lock is not poisoned");
     let grant = grant.as_mut()?;

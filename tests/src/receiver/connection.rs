@@ -13,7 +13,7 @@ const DECLARED_LENGTH: usize = 1_000_000;
 pub(super) async fn serve(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = Received::read(&mut stream).await {
-        // Subscribed before the first reply is read, so that no change of the reply is missed.
+        // Subscribe before the first reply is read, so that this connection misses no change of the reply.
         let mut changes = shared.changes.subscribe();
         let earlier = shared.store(&received);
         let mut reply = shared.reply(&received, earlier);
@@ -80,7 +80,6 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> bool {
     stream.write_all(bytes).await.is_ok() && stream.flush().await.is_ok()
 }
 
-/// Waits until the peer closes the connection.
 async fn wait_for_close(stream: &mut (impl AsyncRead + Unpin)) {
     let mut buffer = [0; 64];
     while stream.read(&mut buffer).await.is_ok_and(|read| read > 0) {}

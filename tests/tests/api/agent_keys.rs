@@ -1,4 +1,4 @@
-//! Accepted encodings of an agent's public key, and the refusal of private keys.
+//! Tests which encodings of an agent's public key the API accepts, and that it refuses private keys.
 
 #![expect(clippy::expect_used, reason = "tests panic if a test key does not parse")]
 

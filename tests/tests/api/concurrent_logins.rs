@@ -1,4 +1,4 @@
-//! Logins and refreshes at the same time.
+//! Tests logins and refreshes of many agents at the same time.
 
 use countersign_tests::{
     Agent, ControlPlane, Database, HttpResponse, Postgres,

@@ -1,4 +1,4 @@
-//! Role assignments of one service that change at the same time.
+//! Tests requests that change many role assignments of one service at the same time.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

@@ -116,7 +116,7 @@ async fn feedback_of_a_deleted_service_keeps_its_weight() {
     rows_after_purge(control, &["assignments"], service).await;
     let record = control.get(&format!("/agents/{}", agent.id)).await.expect(200);
     assert_eq!(record["trustScore"], low, "the deletion does not change the trust score");
-    // The prior weighs 4, the deleted service 1, and the unknown service 1.
+    // The initial score weighs 4, the feedback of the deleted service 1, and that of a service unknown to the agent 1.
     let after = control.rate(control.key(), &agent.id, 100).await;
     assert!((after - 50.0).abs() < 0.01, "(4 * 50 + 1 * 0 + 1 * 100) / 6, not {after}");
     let history = control.api.get_as(control.key(), &format!("/trust/agents/{}/history", agent.id)).await.expect(200);
@@ -156,7 +156,7 @@ async fn sidecar_of_a_deleted_service_refuses_its_tokens() {
     sidecar.wait_until_refused(&token, "token_key_unknown").await;
 }
 
-/// The sidecar reaches the control plane again only after everything that depends on the service is removed.
+/// The sidecar must refuse the tokens even if it reaches the control plane again only after all rows of the service are removed.
 #[tokio::test]
 async fn sidecar_that_was_not_connected_at_the_deletion_refuses_the_tokens_after_contact() {
     let mut control = ControlPlane::start_process().await;

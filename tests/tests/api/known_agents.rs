@@ -129,7 +129,7 @@ async fn login_without_a_service_is_for_the_service_of_the_last_login() {
     );
 }
 
-/// While the role at the service of the last login is revoked, a stranger is the default service. When the role returns, it is not.
+/// While the role at the service of the last login is revoked, the next login is for a stranger. With the role, it no longer is.
 #[tokio::test]
 async fn stranger_does_not_keep_the_logins_of_an_agent_whose_role_lapsed() {
     let control = ControlPlane::shared().await;

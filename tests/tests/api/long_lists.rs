@@ -19,11 +19,11 @@ const SEARCHED: usize = 5_000;
 /// SQL for the digits of an id: different for each `n`, and smaller than the digits of ids that the control plane generates.
 const DIGITS: &str = "'0000000000' || substr(CAST(10000000000000000 + n AS TEXT), 2)";
 
-/// How much older the entries are than all others, in microseconds. After a day, housekeeping does not delete them yet.
+/// How much older than all others the inserted entries are, in microseconds: a day, after which housekeeping keeps them still.
 const AGE: i64 = 24 * 60 * 60 * 1_000_000;
 
 /// Inserts entries of all kinds. In the oldest entry, the agent is suspended or the audited action is `role.revoked`, unlike in all
-/// others. Each ten entries have the same time.
+/// others. Always ten entries have the same time.
 async fn insert_entries(control: &ControlPlane, agent: &str, role: &str) {
     let mut database = Database::connect_to_write(control).await;
     let service = control.service();

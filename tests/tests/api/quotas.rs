@@ -144,7 +144,7 @@ async fn agent_has_live_tokens_for_at_most_its_quota_of_services() {
     let control = ControlPlane::start().await;
     let (second, _) = control.create_service(json!({ "name": "second" })).await;
     let agent = Agent::register(&control, "Agent").await;
-    // The agent has tokens for 98 other services.
+    // Give the agent tokens for 98 other services.
     add_audiences(&control.database_url(), &agent.id, AUDIENCES_PER_AGENT - 2).await;
     let unbound = agent.login().await;
     agent.token_for(control.service()).await;

@@ -1,4 +1,4 @@
-//! `revision` in the answers to changes that sidecars must learn.
+//! Tests the field `revision` in the answers to requests whose changes sidecars must receive.
 
 use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, control_plane::text};
 use serde_json::{Value, json};
@@ -15,7 +15,7 @@ impl<'a> Feed<'a> {
         Self { control, database: Database::connect_to(control).await, newest: 0 }
     }
 
-    /// The facets of the changes with this revision and subject.
+    /// The facets (the kinds of data that changed) of the changes with this revision and subject.
     async fn facets(&mut self, revision: i64, subject: &str) -> Vec<String> {
         let changes = format!("FROM changes WHERE revision = {revision} AND subject = '{subject}'");
         self.database.text_column(&format!("SELECT DISTINCT CAST(facet AS TEXT) {changes} ORDER BY 1")).await
@@ -29,8 +29,8 @@ impl<'a> Feed<'a> {
         response.body
     }
 
-    /// Sends a request that changes something. The change feed must have these facets of the subject under the revision of the
-    /// answer, and the revision must be higher than those of earlier changes.
+    /// Sends a request that changes something. Under the revision of the answer, the change feed must contain changes of these
+    /// facets of the subject. The revision must be higher than those of earlier changes.
     async fn change(
         &mut self,
         [bearer, method, path]: [&str; 3],
@@ -117,7 +117,7 @@ async fn changes_of_agents_services_and_keys_answer_with_the_revision_of_the_cha
     let of_kid = format!("/signing-keys/{kid}");
     feed.change([human, "DELETE", &of_kid], Value::Null, "", &["keys"]).await;
     feed.repeat([human, "DELETE", &of_kid], Value::Null).await;
-    // The rotation is scheduled, and publishes another key, the one that will follow the next key.
+    // The request schedules a rotation to the next key, and publishes another key, which will follow the next key.
     feed.change([human, "POST", "/signing-keys/rotate"], Value::Null, "", &["keys"]).await;
     feed.repeat([human, "POST", "/signing-keys/rotate"], Value::Null).await;
 }

@@ -75,7 +75,7 @@ async fn service_lists_agents_with_its_roles() {
 
 #[tokio::test]
 async fn status_counts_requests() {
-    // Each replica counts its own requests.
+    // Start only one replica: each one counts only its own requests.
     let control = ControlPlane::start_one_with(&[]).await;
     let read = async || control.api.get_as(control.key(), "/status").await.expect(200);
     let before = read().await;
@@ -87,7 +87,7 @@ async fn status_counts_requests() {
     assert!(after["uptime"].as_u64().unwrap() < 60 && after["version"].is_string(), "{after}");
 }
 
-/// Without this, the other tests of this binary could pass although only one replica answers.
+/// Without this test, the other tests of this binary could pass although only one replica answers.
 #[tokio::test]
 async fn requests_of_a_test_go_to_its_replicas_in_turn() {
     let control = ControlPlane::start().await;

@@ -49,7 +49,7 @@ fn decode_hex(hex_text: &str) -> Vec<u8> {
     hex::decode(hex_text).expect("the text is hex")
 }
 
-/// The shortest DER content of a positive integer.
+/// The shortest content of a DER integer that encodes this positive number.
 fn der_integer(number: &[u8]) -> Vec<u8> {
     let digits = &number[number.iter().take_while(|byte| **byte == 0).count()..];
     let padding = if digits.first().is_none_or(|first| *first >= 0x80) { &[0][..] } else { &[] };

@@ -157,13 +157,13 @@ async fn transfer_counts_for_the_quotas_of_both_persons() {
     assert_eq!(create(bob).await.status, 409);
 }
 
-/// The services of one owner weigh at most as much as the prior and all other owners.
+/// In a trust score, all services of one owner weigh at most as much as the initial score and the services of all other owners.
 #[tokio::test]
 async fn feedback_of_a_transferred_service_counts_for_its_new_owner() {
     let offered = Offered::new(&[]).await;
     let Offered { control, tenant: Tenant { service, key, .. }, bob } = &offered;
     let agent = Agent::register_as(control, bob, "of bob").await;
-    // The prior weighs 4, and services that the agent does not know together 1.
+    // The initial score weighs 4, and all services that the agent has not used weigh 1 together.
     let before = control.rate(key, &agent.id, 100).await;
     assert!((before - 60.0).abs() < 0.01, "{before}");
     offered.accept(bob).await.expect(200);

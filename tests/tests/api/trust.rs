@@ -58,8 +58,8 @@ async fn concurrent_feedback_is_all_recorded_in_sequence() {
     let body = json!({ "agentId": agent.id, "score": 100 });
     let responses =
         futures_util::future::join_all((0..100).map(|_| submit_feedback(&control, control.key(), body.clone()))).await;
-    // Equal feedback scores give the same trust scores in every order, because each feedback adds one to the weight of the
-    // service. The services of one owner weigh at most four, like the initial score.
+    // All feedback has the score 100, so it does not matter in which order the requests are recorded. Each one adds 1 to the weight
+    // of the service, up to 4: the limit for the services of one owner, and the weight of the initial score.
     let after = |count: i32| ((200.0 + 100.0 * f64::from(count)) / f64::from(4 + count) * 100.0).round() / 100.0;
     let expected: BTreeSet<_> = (1..=4).map(|count| after(count).to_string()).collect();
     let scores: BTreeSet<_> = responses

@@ -221,7 +221,7 @@ async fn signals_reach_the_program_and_decide_the_exit_code() {
         ("echo ready; exec sleep 60", "TERM", 128 + 15),
         ("echo ready; exec sleep 60", "HUP", 128 + 1),
     ] {
-        // A shell starts background processes with terminal signals ignored, and programs would inherit this. So reset the signals.
+        // Reset the signals of the terminal: a shell lets background processes ignore them, and the program would inherit that.
         let exec = ["agent", "exec", "--", "sh", "-c", script];
         let command = shell.within("exec env --default-signal \"$@\"", &exec);
         let mut process = Process::start(command, &shell.new_path("log"));
@@ -250,7 +250,7 @@ async fn signals_that_are_ignored_stay_ignored() {
     assert_eq!(String::from_utf8(output.stdout).unwrap(), "alive\n", "as with nohup");
 }
 
-/// Ctrl-C in a terminal: the terminal sends one signal to the program, and this command sends no second one.
+/// After Ctrl-C, the terminal itself sends a signal to the program, so `agent exec` must not send it a second one.
 #[tokio::test]
 async fn interrupts_of_a_terminal_reach_the_program_once() {
     let (_control, shell, _) = start().await;

@@ -50,7 +50,7 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     shell.stdout(&["role", "create", "reader", "--permission", "read", "--permission", "list"]);
     shell.stdout(&["role", "assign", "reader", &agent]);
 
-    // The remaining commands have only the settings of the profile, without environment variables.
+    // From here on, the commands have only the settings of the profile, and no environment variables.
     for name in ALL {
         shell.unset(&format!("COUNTERSIGN_{name}"));
     }

@@ -37,7 +37,7 @@ fn private_key_in_place_of_the_public_key_is_not_sent() {
         shell.assert_fails(2, &[&REGISTER[..], &["--signer", "true", "--public-key", file]].concat(), texts)
     };
     register(&key, &["was not sent", "\nNext: `openssl pkey -in"]);
-    // The file must contain exactly one key.
+    // The command refuses a file that contains a key twice: it must contain exactly one.
     fs::write(shell.path("agent.pub"), public.repeat(2)).unwrap();
     register("agent.pub", &[]);
 }

@@ -26,7 +26,7 @@ services:
       - { name: sidecar, scope: sync, secretFile: sync.keys }
 ";
 
-/// Writes the file with absolute paths of secrets, and returns its path.
+/// Writes a file of declared state, with absolute paths of its secret files, and returns the path.
 fn write(shell: &Shell, name: &str, text: &str) -> String {
     let path = shell.new_path(name);
     fs::write(&path, text).unwrap();
@@ -195,7 +195,7 @@ async fn api_key_applies_the_roles_of_its_service_only() {
     shell.assert_fails(2, &["export"], &["an API key cannot read its service"]);
 }
 
-/// The files of a team, which name themselves with `managedBy`: here and below, two services.
+/// This text and the next one are files of a team, each with one service. Both name the team with `managedBy`.
 const SHOP_OF_TEAM: &str = "
 apiVersion: countersign/v1
 managedBy: team
@@ -371,7 +371,7 @@ async fn what_other_files_state_changes_owner_only_if_it_is_allowed() {
     assert_applied(&shell, &others);
 }
 
-/// The first runs of the same files at the same time create one service, with one webhook and one key.
+/// If several first runs of the same files overlap, they create one service together, with one webhook and one key.
 #[tokio::test(flavor = "multi_thread")]
 async fn first_runs_at_the_same_time_create_nothing_twice() {
     let (_control, shell, _agents) = start(&["build-1"]).await;

@@ -117,7 +117,7 @@ async fn login_remembers_its_options_and_flags_override_variables() {
         let fields = ["client_id", "scope", "audience"].map(|name| form[name].as_str());
         assert_eq!(fields, [AUDIENCE, "openid custom", "https://api.example.org"]);
     }
-    // The options of a login at one issuer are not used at another one.
+    // A login at another issuer does not use the options of the login at the first issuer.
     fixture.shell.assert_fails(2, &["login", "--issuer", "https://127.0.0.1:1"], &["the client id is not set"]);
 }
 

@@ -51,7 +51,7 @@ impl Checkout {
         self.folder.path().join(relative)
     }
 
-    /// The environment of a new user.
+    /// The environment variables of a user who follows the page for the first time.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
         let path = |relative| self.path(relative).display().to_string();
         let programs = std::env::var("PATH").unwrap_or_default();

@@ -27,7 +27,6 @@ pub struct Outcome {
     pub failure: Option<String>,
 }
 
-/// Runs the blocks in this checkout.
 pub fn run(blocks: &[Block], checkout: &Checkout) -> Outcome {
     let folder = checkout.path("output");
     fs::create_dir(&folder).unwrap();

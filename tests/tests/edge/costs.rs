@@ -1,6 +1,6 @@
 //! Measures how many instructions and allocations the whole sidecar needs for a check that it has decided before, over HTTP/2 and
-//! gRPC. Valgrind counts them, so they hardly depend on the machine, and a check that becomes slower fails the test. A test of the
-//! sidecar counts the decision alone.
+//! gRPC. Valgrind counts them, so they hardly depend on the machine, and a check that becomes slower fails the test. A test in the
+//! crate of the sidecar counts the decision alone.
 
 use countersign_tests::{
     Agent, ControlPlane, Sidecar,

@@ -261,7 +261,7 @@ async fn sidecar_that_stops_is_forgotten() {
 #[tokio::test(flavor = "multi_thread")]
 async fn receipt_holds_for_a_start_from_the_copy() {
     let copies = tempfile::tempdir().unwrap();
-    // A sidecar writes a copy every ten seconds, and before it reports a revision. The reports suffice for this test.
+    // A sidecar writes a copy every ten seconds, and before it reports a revision. The writes before reports suffice for this test.
     let directory = format!("copy.directory={}", copies.path().join("copies").display());
     let mut fixture = Fixture::with_sidecar_settings(1, &[], &[&directory]).await;
     fixture.sidecars[0].wait_for_metric("countersign_authz_view_copy_writes_total{result=\"ok\"}").await;
@@ -283,7 +283,7 @@ async fn receipt_holds_for_a_start_from_the_copy() {
             async || fixture.list().await.iter().any(|sidecar| sidecar["status"] == "connected").then_some(());
         eventually("the sidecar is connected", connected, || fixture.sidecars[0].log()).await;
     }
-    // Each earlier process has ended for certain, because the current process has taken over its copy, so it no longer counts.
+    // The receipt no longer counts the earlier processes: each has ended for certain, because the next has taken over its copy.
     let receipt = fixture.complete_receipt(fixture.change(true).await).await;
     assert_eq!(receipt["sidecars"], 1, "{receipt}");
 }

@@ -1,6 +1,6 @@
-//! A sidecar that is frozen while thousands of changes pass: it costs the control plane no memory, and converges afterwards.
+//! Tests a sidecar that is frozen while thousands of changes are made: it costs the control plane no memory, and catches up.
 //!
-//! `FROZEN_CHANGES=20000 FROZEN_AGENTS=1000 cargo test --workspace --test edge -- frozen_sidecar --nocapture` measures at length.
+//! `FROZEN_CHANGES=20000 FROZEN_AGENTS=1000 cargo test --workspace --test edge -- frozen_sidecar --nocapture` measures it longer.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, Sidecar, eventually};

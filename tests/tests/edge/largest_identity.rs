@@ -72,7 +72,7 @@ async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
     for client in [&environment.envoy.listener.client, &http2_client] {
         for header in ["authorization", "x-agent-token"] {
             let request = client.get(&environment.envoy.listener.url).header(header, format!("Bearer {token}"));
-            // On a busy machine Envoy's timeout may pass before the sidecar responds.
+            // On a busy machine, Envoy's timeout may pass before the sidecar responds, so try again.
             let checked = async || {
                 Some(HttpResponse::send(request.try_clone().unwrap()).await).filter(|response| response.status != 503)
             };

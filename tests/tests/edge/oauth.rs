@@ -8,7 +8,7 @@ use countersign_tests::{
 };
 use serde_json::{Value, json};
 
-/// Sets the resource URIs of the service, with the address of Envoy as `{}`, and waits until the sidecar has them.
+/// Sets the resource URIs of the service, in which `{}` stands for the address of Envoy, and waits until the sidecar has them.
 async fn set_resources(environment: &Environment, paths: &[&str]) -> Vec<String> {
     let (control, listener) = (&environment.control, &environment.envoy.listener);
     let host = listener.url.clone();

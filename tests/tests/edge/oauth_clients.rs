@@ -1,4 +1,4 @@
-//! OAuth libraries as their registries deliver them: agents get tokens with them, and call a service through Envoy.
+//! Tests unchanged OAuth libraries from package registries: agents get tokens with them, and call a service through Envoy.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

@@ -92,7 +92,7 @@ async fn envoy_filter_of_istio_removes_forged_headers_and_passes_the_end_of_the_
     let patches = &find(&documents_of_istio, "EnvoyFilter")["spec"]["configPatches"];
     let mut envoy_config = documents(&config("envoy", &[])).remove(0);
     let manager = connection_manager(&mut envoy_config).as_object_mut().unwrap();
-    // Removes what Istio does not configure, and what the EnvoyFilter must add.
+    // Remove what Istio does not configure by itself, because the EnvoyFilter must add it.
     manager.remove("early_header_mutation_extensions").unwrap();
     manager.remove("common_http_protocol_options").unwrap();
     let removed = manager["http_filters"].as_array_mut().unwrap().remove(1);
@@ -107,8 +107,7 @@ async fn envoy_filter_of_istio_removes_forged_headers_and_passes_the_end_of_the_
 
     let control = ControlPlane::start().await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
-    // The text is JSON, with quotes and without spaces. `Envoy::start` replaces addresses only as the YAML of the example spells
-    // them.
+    // `Envoy::start` replaces only ports in the spelling of the YAML example, so respell the ports of this JSON text.
     let yaml = ["9901", "10000", "8080"]
         .iter()
         .fold(text, |text, port| replaced(&text, &format!("\"port_value\":{port}"), &format!("port_value: {port}")));

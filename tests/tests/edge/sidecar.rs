@@ -1,4 +1,4 @@
-//! The sidecar before its first view, without a connection to the control plane, and with the library for agents.
+//! Tests the sidecar before it has data (a view), while the control plane is unreachable, and with agents that use the library.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

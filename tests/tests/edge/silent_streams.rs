@@ -6,10 +6,10 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tonic::Code;
 
-/// Short, so that a stream may be silent for about a second instead of three minutes.
+/// So short that a stream may be silent for only about a second instead of three minutes.
 const KEY_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Longer than a stream may be silent.
+/// A time that is longer than a stream may be silent.
 const LONG_SILENCE: Duration = Duration::from_secs(3);
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! The limits of sync streams: of an owner, of the process, and of invalid API keys.
+//! Tests how many sync streams an owner and a process may have, and how often a client may present invalid API keys.
 
 use countersign_tests::{ControlPlane, Follower, eventually, follower::channel};
 use serde_json::json;
@@ -21,7 +21,7 @@ async fn owner_has_a_part_of_the_streams() {
     let control = ControlPlane::start_one_with(&["connections.max=2"]).await;
     let channel = channel(&control).await;
     let mut stream = open(&channel, control.key()).await.unwrap();
-    // A second service of the same owner shares this quota.
+    // A second service of the same owner shares the owner's quota of streams.
     let (_, other_key) = control.create_service(json!({ "name": "Other" })).await;
     let message = refusal(&channel, &other_key).await;
     assert_eq!(message, "the owner of the service already has 1 open streams (connections.max)");

@@ -1,7 +1,7 @@
 //! Tests what happens to responses that do not end: server-sent events, `WebSocket` messages and gRPC streams.
 //!
-//! Envoy asks the sidecar when a request begins, and never again. So a revocation does not end an open stream. Envoy ends it after
-//! `max_stream_duration`, or at the time that the sidecar gave as the end of its decision.
+//! Envoy asks the sidecar when a request begins, and never again. So a revocation does not end an open stream. Envoy ends the
+//! stream after `max_stream_duration`, or at the time that the sidecar gave as the end of its decision.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 

@@ -168,7 +168,7 @@ async fn stream_of_a_revoked_key_ends_with_and_without_a_ping() {
     assert_eq!(silent.next().await.unwrap_err().code(), Code::Unauthenticated);
 }
 
-/// Each change of an agent with a role has about 70 bytes.
+/// Each change of an agent with a role takes about 70 bytes in a message.
 #[tokio::test]
 async fn large_change_is_split_and_each_page_of_changes_advances_the_revision() {
     const AGENTS: usize = 1500;

@@ -67,7 +67,7 @@ impl Fixture {
         bulk.execute("COMMIT").await;
     }
 
-    /// Waits until the server has read the changes for live streams. If a test deleted the changes before, live streams would end.
+    /// Waits until the server has read the changes for live streams. If a test deleted the changes earlier, live streams would end.
     async fn wait_until_distributed(&mut self) {
         let revision = self.revision().await;
         // Reads the metric as an integer, because a float does not represent the revision exactly.
@@ -79,7 +79,7 @@ impl Fixture {
         eventually("the changes are distributed", distributed, || self.control.log()).await;
     }
 
-    /// Raises the floor and deletes the changes at or below it, as housekeeping does.
+    /// Raises the revision floor and deletes the changes at or below it, as housekeeping does.
     async fn raise_floor(&mut self, floor: i64) {
         self.database.execute(&format!("UPDATE feed SET floor = {floor}")).await;
         self.database.execute(&format!("DELETE FROM changes WHERE revision <= {floor}")).await;
@@ -285,7 +285,7 @@ async fn streams_of_a_service_share_pages() {
     let before = reads().await;
     futures_util::future::join_all((0..STREAMS).map(|_| follow())).await;
     let used = reads().await - before;
-    // A read returns up to 4,000 changes, so each stream alone would cause at least 5 reads.
+    // A read returns up to 4,000 changes, so without shared reads, each stream would cause at least 5 of them.
     assert!((6.0..30.0).contains(&used), "{used} reads");
 }
 

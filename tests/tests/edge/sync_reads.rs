@@ -1,5 +1,5 @@
-//! Tests of what one read for snapshots, missed changes and live changes contains. Data that changed often is in a page once, the
-//! number of roles is bounded, and no page lacks the content of a change up to its revision.
+//! Tests what the server reads at once for snapshots, missed changes and live changes. A page contains data that changed often only
+//! once, and a limited number of roles, but the content of every change up to its revision.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -97,7 +97,7 @@ impl Fixture {
         assert_eq!((roles.revision, roles.grants.len()), (revision, self.roles), "agent {agent}");
     }
 
-    /// Asserts that the roles of all agents were received. The roles of each agent changed once.
+    /// Asserts that the roles of all agents were received. The test must have changed the roles of each agent exactly once.
     fn check_single_changes(&self, received: &Received, follower: &Follower) {
         assert_eq!(received.roles.len(), self.agents);
         for (agent, revision) in (1..=self.agents).zip(self.base + 1..) {

@@ -25,7 +25,7 @@ impl Tenant {
         Self { id, key, stream, pings: 0 }
     }
 
-    /// Everything that arrives up to the present revision.
+    /// Receives everything up to the present revision.
     async fn receive(&mut self) -> Vec<Delta> {
         self.pings += 1;
         self.stream.ping(self.pings).await.unwrap().0

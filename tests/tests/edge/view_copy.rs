@@ -1,4 +1,4 @@
-//! The copy of the view on disk: a sidecar that starts while the control plane is away.
+//! Tests the copy of the view on disk, from which a sidecar starts while it cannot reach the control plane.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -63,7 +63,7 @@ impl Fixture {
     }
 
     async fn wait_for_rejection(&self, reason: &str) {
-        // When the log has this line, the ports of the restarted sidecar are open.
+        // Wait for the log before the metric: when it has this line, the restarted sidecar has opened its ports.
         self.sidecar.wait_for_log(&format!("reason=\"{reason}\"")).await;
         let line = format!("countersign_authz_view_copy_rejected_total{{reason=\"{reason}\"}}");
         self.sidecar.wait_for_metric(&line).await;
@@ -255,7 +255,7 @@ async fn explain_names_why_a_copy_cannot_be_used() {
     fs::write(&other_keys, "svc_sk_other").unwrap();
     fails_with(&fixture, &other_keys, &[], "sync.keys[0]: ");
     fails_with(&fixture, &other_keys, &[], "there is no copy of the view");
-    // Of two API keys, one has a copy.
+    // The file has two API keys, and only one of them has a copy.
     let first = fs::read_to_string(&keys_file).unwrap();
     fs::write(&other_keys, format!("{first}\nsvc_sk_other\n")).unwrap();
     let service = format!("service_id={}", fixture.control.service());

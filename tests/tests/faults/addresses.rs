@@ -83,7 +83,7 @@ async fn sidecar_moves_on_from_a_killed_replica_and_learns_changes_from_the_othe
     pair.wait_for_address(0.0).await;
     pair.control.signal_replica(0, "KILL");
     pair.wait_for_address(1.0).await;
-    // Requests of the test alternate between the replicas, so the first runs again before the role is revoked.
+    // The test's requests go to both replicas in turn, so start the first one again before the request that revokes the role.
     pair.control.kill_replica(0).await;
     assert!(pair.control.revoke(&pair.agent, &pair.role).await);
     pair.wait_for_status(403).await;

@@ -1,4 +1,4 @@
-//! Clocks that are ten minutes off, or that jump.
+//! Tests servers whose clocks are wrong by ten minutes, or jump.
 
 use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, WrongClock, eventually};
 
@@ -57,7 +57,7 @@ async fn replicas_whose_clocks_differ_refuse_tokens_with_the_reason() {
     let mut reasons = std::collections::BTreeSet::new();
     for _ in 0..4 {
         let token = agent.token().await;
-        // Both replicas verify the token, because they get the requests in turn.
+        // Verify twice, so that each replica does it once: they get the requests in turn.
         for _ in 0..2 {
             let verified = control.verify(&token).await;
             reasons.insert(if verified.status == 200 { "ok".to_owned() } else { verified.error().2.to_owned() });

@@ -37,7 +37,7 @@ async fn wait_until_writes_pass(control: &ControlPlane) {
         let body = json!({ "name": name, "permissions": [] });
         control.api.request("POST", &control.path("/roles")).bearer_auth(control.key()).json(&body)
     };
-    // A conflict means that an earlier attempt was committed.
+    // The status 409 means that an earlier attempt was committed.
     while !request().send().await.is_ok_and(|response| [201, 409].contains(&response.status().as_u16())) {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }

@@ -105,7 +105,7 @@ impl Ledger {
             let challenge = self.send("POST", "/auth/challenge", "", &json!({ "agentId": agent })).await;
             let signature = key.sign(&text(&challenge["nonce"]));
             let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
-            // A login whose response was lost needs a new challenge.
+            // If the response of a login is lost, try again with a new challenge: this one may be used up.
             if let Some(tokens) = self.try_send("POST", "/auth/authenticate", "", &body).await {
                 return text(&tokens["refreshToken"]);
             }

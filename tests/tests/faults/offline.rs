@@ -1,13 +1,13 @@
-//! The control plane is away, and the sidecar is restarted meanwhile: it decides with its copy, until the copy is too old.
+//! Tests a sidecar that restarts while it cannot reach the control plane: it decides with its copy on disk until that is too old.
 //!
-//! `OFFLINE_SECONDS=600 REQUESTS_PER_SECOND=200 cargo test --workspace --test faults -- offline --nocapture` measures at length.
+//! `OFFLINE_SECONDS=600 REQUESTS_PER_SECOND=200 cargo test --workspace --test faults -- offline --nocapture` makes the test longer.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, Envoy, Sidecar, Upstream, eventually};
 use std::{collections::BTreeMap, env, time::Duration};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-/// The time from the end of the outage in the test until the view of the sidecar is too old.
+/// The test ends the outage this time before the view of the sidecar is too old.
 const MARGIN: Duration = Duration::from_secs(4);
 
 /// Number of restarts of the sidecar while the control plane is away.
@@ -86,7 +86,7 @@ async fn sidecar_decides_offline_through_restarts_until_its_copy_is_too_old() {
         async { tokio::join!(send_requests(&envoy, &live_token, until), send_requests(&envoy, &dead_token, until)) };
     let ((), (of_live, of_dead)) = tokio::join!(restarts, requests);
     println!("offline for {offline:?}, {RESTARTS} restarts: live token {of_live:?}, dead token {of_dead:?}");
-    // During a restart, Envoy has no sidecar, and the sidecar has no view: 503.
+    // Answers with 503 are from the restarts, while Envoy does not reach the sidecar, or the sidecar has no view yet.
     assert!(of_live.keys().all(|(status, _)| [200, 503].contains(status)), "a live token is refused: {of_live:?}");
     assert!(of_dead.keys().all(|(status, _)| [403, 503].contains(status)), "a dead token is accepted: {of_dead:?}");
     assert!(of_live.contains_key(&(200, String::new())) && of_dead.contains_key(&(403, "no_role".to_owned())));

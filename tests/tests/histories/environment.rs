@@ -155,13 +155,12 @@ impl Environment {
         self.folder.path().join("backup")
     }
 
-    /// Whether [`Self::back_up`] has made a backup.
     pub fn has_backup(&self) -> bool {
         self.backup().is_dir()
     }
 
-    /// Starts a control plane with the data of the backup. The second address of the sidecar with a copy leads to it until it is
-    /// stopped.
+    /// Starts a control plane with the data of the backup. Until it is stopped, the second address of the sidecar with a copy leads
+    /// to this control plane.
     pub async fn start_restored_control_plane(&mut self) {
         let folder = self.backup();
         let url = format!("sqlite://{}", folder.join("countersign.db").display());
@@ -215,7 +214,6 @@ impl Environment {
         eventually("the copies are used or refused", decided, String::new).await
     }
 
-    /// Sends a check request to a sidecar.
     pub async fn check(&self, sidecar: usize, service: &str, token: Option<&str>) -> CheckResult {
         let extensions = [("service_id", service), ("allow_unassigned", "true")];
         self.sidecars.check(sidecar, request(token, &extensions)).await
@@ -228,7 +226,6 @@ impl Environment {
         self.api.get_as(&service.key, &path).await.expect(200)
     }
 
-    /// Verifies a token with the API.
     pub async fn verify(&self, service: &Service, token: &str) -> VerifyOutcome {
         let request = self.api.request("GET", &format!("/services/{}/verify", service.id)).bearer_auth(&service.key);
         VerifyOutcome::from_response(&HttpResponse::send(request.header("x-agent-token", token)).await)

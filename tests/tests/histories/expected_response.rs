@@ -6,7 +6,7 @@ use crate::{
 };
 use countersign_tests::HttpResponse;
 
-/// The shortest time for which an ended session is kept, in microseconds: as long as a client assertion may be valid.
+/// For how many microseconds the database keeps an ended session at least: as long as a client assertion may be valid.
 const SESSION_RETENTION: i64 = 330_000_000;
 
 /// The status that the model expects, and whether the model expects a change in the change feed. Where the model cannot predict the

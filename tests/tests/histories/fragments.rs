@@ -29,7 +29,7 @@ fn fragment() -> impl Strategy<Value = Vec<Operation>> {
                 let (assign, revoke) = (Request::assign(service, agent, name), Request::Revoke { service, agent, name });
                 let (before, concurrent) = if assign_last { (revoke, assign) } else { (assign, revoke) };
                 let log_in = Request::login(agent, Some(service));
-                // Several token requests are sent, because the race occurs between two statements of a request.
+                // Send several token requests: the race occurs only if the role changes between two statements of such a request.
                 let token = |login| {
                     if refresh { Request::Refresh { login, first: false, scope: None } } else { log_in.clone() }
                 };
@@ -61,8 +61,8 @@ fn unbound_login(agent: usize) -> [Operation; 2] {
     [Operation::Requests(revocations), Request::login(agent, None).alone()]
 }
 
-/// The sidecar of a service that refuses unbound tokens does not receive the change of the agent. It needs the change when the
-/// service begins to accept unbound tokens, while the sidecar is connected or not.
+/// The sidecar of a service that refuses unbound tokens does not receive the change of the agent. When the service begins to accept
+/// unbound tokens, the sidecar needs the change, whether it is connected at that moment or not.
 fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected: bool) -> Vec<Operation> {
     let accept = |accepted| Request::SetAcceptsUnbound { service, accepted }.alone();
     let set_status = |status| Request::SetStatus { agent, status }.alone();
@@ -76,8 +76,8 @@ fn change_before_unbound_is_accepted(service: usize, agent: usize, disconnected:
     operations
 }
 
-/// The audience of the first token of a session is forgotten when the session is refreshed. After the refresh, the sidecar must
-/// still receive changes of the agent.
+/// The control plane forgets the audience of the first token of a session when the session is refreshed. After the refresh, the
+/// sidecar must still receive changes of the agent.
 fn change_after_late_refresh(service: usize, agent: usize) -> Vec<Operation> {
     let before = vec![
         Operation::RestartControlPlane { killed: false, token_seconds: 60 },

@@ -37,7 +37,7 @@ impl Clock for LaggingClock {
         self.clock.since_boot()
     }
 
-    /// All processes of a history run within one boot of the system.
+    /// All processes of a history run within one boot of the system, so the id is constant.
     fn boot_id(&self) -> Option<BootId> {
         Some(BootId(1))
     }

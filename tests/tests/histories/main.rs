@@ -61,7 +61,7 @@ enum Engine {
 }
 
 impl Engine {
-    /// Runs a history. A panic is a violation too, so that it is shrunk and saved.
+    /// Runs a history. A panic counts as a violation, too, so that its history is shrunk and saved.
     fn run(&self, operations: &[Operation]) -> Result<(), Violation> {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.run_in_runtime(operations)));
         outcome.unwrap_or_else(|panic| {

@@ -31,7 +31,7 @@ pub struct State {
     pub trust: BTreeMap<usize, String>,
     /// Services that reject unbound tokens.
     pub rejecting_unbound: BTreeSet<usize>,
-    /// When the sessions were ended by a request, in microseconds.
+    /// When a request ended the session of each login, in microseconds.
     pub revoked_logins: BTreeMap<usize, i64>,
     pub revoked_tokens: BTreeSet<usize>,
     /// Signing keys that verify tokens, in order of publication.
@@ -86,7 +86,7 @@ pub enum Proof {
     Assertion(String),
 }
 
-/// The permissions to which tokens are narrowed, if they are.
+/// The permissions that a token may grant at most; `None` if its scope sets no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope(Option<BTreeSet<&'static str>>);
 
@@ -104,7 +104,7 @@ impl Scope {
         }
     }
 
-    /// Whether the scope leaves a permission.
+    /// Whether a token with this scope may grant a permission.
     pub fn contains(&self, permission: &str) -> bool {
         self.0.as_ref().is_none_or(|scope| scope.contains(permission))
     }
@@ -294,10 +294,10 @@ impl Model {
         let issued_at = token.issued_at * 1_000_000;
         let mut outcomes = Vec::new();
         if issued <= known_state {
-            // According to a lagging clock, a role may still be valid that had expired when the token was issued: the
-            // claims do not contain such a role, but the sidecar's view of the data may contain it.
+            // If the sidecar's clock lags, a role that had expired when the token was issued may still be valid for the sidecar:
+            // the claims do not contain such a role, but the sidecar's data may.
             let state = &self.states[known_state];
-            // An unbound token states no roles. It only has roles that changed after it was issued.
+            // An unbound token contains no roles: its agent only has them if they changed after the token was issued.
             let changed_at = state.roles_changed.get(&(service, token.agent));
             let has_roles = token.service.is_some() || changed_at.is_some_and(|revision| *revision > token.rev);
             for time in BTreeSet::from([now, now.max(issued_at)]) {
@@ -344,7 +344,7 @@ impl Model {
         }
     }
 
-    /// Acceptance with these roles, the trust score of one state and the permissions of another.
+    /// The token is accepted: with these roles, the trust score of the state `trust`, and the permissions of the state `defined`.
     fn accepted(&self, token: &Token, (trust, defined): (usize, usize), roles: &BTreeSet<usize>) -> VerifyOutcome {
         let names: BTreeSet<_> = roles.iter().map(|role| ROLE_NAMES[self.roles[*role].name].to_owned()).collect();
         let permissions: BTreeSet<_> = roles

@@ -65,7 +65,7 @@ impl SentRequest {
                 let now = environment.clock.now().micros();
                 Box::new(move |state| state.revoked_logins.extend([(login, now)]))
             }
-            // Signing keys are read from the database.
+            // The model reads signing keys from the database.
             Request::Rotate
             | Request::RevokeKey { .. }
             | Request::Register
@@ -106,7 +106,6 @@ pub fn record_tokens(model: &mut Model, environment: &Environment, (login, scope
     model.logins[login].refresh.push(self::text(&body["refreshToken"]));
 }
 
-/// Adds a login to the model.
 pub fn record_login(
     model: &mut Model,
     environment: &Environment,

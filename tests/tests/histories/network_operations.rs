@@ -9,8 +9,7 @@ use crate::{
 use countersign_tests::eventually;
 use std::time::Duration;
 
-/// Whether tokens are verified at once after an operation. They are not if the operation has changed nothing, or if the sidecars
-/// may still have to connect.
+/// Whether tokens are verified right after an operation: not if it has changed nothing, or if sidecars may still have to connect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     Verify,
@@ -18,8 +17,8 @@ pub enum Next {
 }
 
 impl Run {
-    /// Changes the connections. Before, waits until the sidecars have received everything, so that it is known with which data they
-    /// decide.
+    /// Changes the connections. First waits until the sidecars have received everything, so that the test knows with which data
+    /// they decide.
     pub async fn change_network(&mut self, operation: &Operation) -> Result<Next, String> {
         let before = self.environment.network;
         let Network { connected, frozen, cut } = before;
@@ -98,7 +97,7 @@ impl Run {
         self.sidecars.reports_are_prompt = false;
         let is_confirmed = async || {
             for (number, time) in before.iter().enumerate() {
-                // The time is that of the sidecar's clock, which may have been set back since the last confirmation.
+                // The metric shows the time of the sidecar's clock, which may have been set back, so it may also decrease.
                 if (sidecars.metric(COPYING, &line(number)).await - time).abs() < 0.9 {
                     return None;
                 }

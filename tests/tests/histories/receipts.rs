@@ -1,4 +1,4 @@
-//! Receipts: after a complete one, no sidecar may ever decide again with older data.
+//! Tests receipts: after a receipt says that a change is in force everywhere, no sidecar may ever decide without the change.
 
 use crate::{
     operation::{Request, SERVICES},
@@ -15,7 +15,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a receipt is read while all sidecars are connected.
 const POLLS: usize = 40;
 
-/// How often at most a receipt is read that must become complete. A sidecar may have to reconnect on a busy machine.
+/// How often the test reads a receipt, at most, until it must be complete. A sidecar may have to reconnect on a busy machine.
 const POLLS_UNTIL_COMPLETE: usize = 4000;
 
 impl Run {
@@ -54,7 +54,7 @@ impl Run {
             if receipt["enforced"] == true {
                 break;
             }
-            // After a slow write of a copy, the sidecar waits before the next write, until this clock has advanced.
+            // After a slow write of a copy, the sidecar delays the next write until this clock has advanced.
             self.environment.clock.advance(Duration::from_millis(1));
             tokio::time::sleep(POLL_INTERVAL).await;
             receipt = self.environment.receipt(of_service, revision).await;
@@ -82,7 +82,7 @@ impl Run {
             let (service, in_force) = (&self.environment.services[number].id, self.sidecars.in_force[number]);
             let revision = self.environment.sidecars.view_revision(sidecar, service).await;
             if revision < in_force && self.environment.check(sidecar, service, None).await.status != 503 {
-                // The sidecar may have received newer data between the two requests.
+                // Read again for the error message: the sidecar may have received newer data between the two requests.
                 let later = self.environment.sidecars.view_revision(sidecar, service).await;
                 return Err(format!(
                     "a receipt says that {in_force} is in force at service {number}, but sidecar {sidecar} decides with {revision} (then {later})"

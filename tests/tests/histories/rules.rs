@@ -20,7 +20,7 @@ pub struct RuleSet {
 /// What a sidecar does with a request to which a rule applies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuleOutcome {
-    /// As for a route with context extensions.
+    /// The sidecar verifies the token, as on a route with context extensions.
     Verified(VerifyOutcome),
     /// The request is allowed without an identity.
     WithoutIdentity,

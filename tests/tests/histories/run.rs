@@ -1,4 +1,4 @@
-//! Runs a history, and has API and sidecars compared with the model after every operation.
+//! Runs a history, and compares API and sidecars with the model after every operation.
 
 use crate::{
     environment::Environment,

@@ -26,9 +26,9 @@ pub struct SidecarStates {
     /// The earliest time, in microseconds, at which the data of a sidecar can have been confirmed: the start of the sidecar, or the
     /// start of the history if the sidecar has a copy.
     pub earliest: [i64; SIDECARS.len()],
-    /// Whether each sidecar reports changes soon. No longer true after a kill: receipts count a killed process until its data would
-    /// be too old. Nor after the clocks advanced: if that happens while a copy is written, the next write waits for a multiple of
-    /// this time.
+    /// Whether receipts become complete soon. No longer true after a kill: receipts count a killed process until its data would be
+    /// too old. Nor after the clocks advanced: if a sidecar was just writing a copy, it delays the next write by a multiple of this
+    /// time.
     pub reports_are_prompt: bool,
     /// For each service, the newest change that every deciding sidecar must have, because a complete receipt says so.
     pub in_force: [i64; SERVICES],

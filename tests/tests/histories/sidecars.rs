@@ -37,7 +37,7 @@ const COPY_INTERVAL: Duration = Duration::from_secs(1);
 /// The length of the random bytes that name a process of a sidecar.
 const INSTANCE_LEN: usize = 16;
 
-/// Not random: sidecars reconnect without a random wait, so that a history is short. Each process still has a name of its own.
+/// Bytes that are not random: sidecars reconnect without a wait, so that a history is short. Only the names of processes differ.
 struct NoChance(AtomicU8);
 
 impl Rng for NoChance {
@@ -72,7 +72,6 @@ impl Network {
         Self { connected: true, frozen: false, cut: [false; 2] }
     }
 
-    /// Whether a sidecar reaches the control plane.
     pub const fn reaches(self, sidecar: usize) -> bool {
         let Self { connected, frozen, cut } = self;
         connected && if sidecar == PLAIN { !frozen } else { !cut[0] || !cut[1] }
@@ -168,7 +167,7 @@ impl Sidecars {
         self.processes[sidecar] = Some(Process { _server: server, admin, client: AuthorizationClient::new(channel) });
     }
 
-    /// The tasks of a process that was dropped end soon after. The lock of the copies shows that they have ended.
+    /// The tasks of a stopped sidecar end soon after its process is dropped. When the copies are no longer locked, they have ended.
     async fn wait_until_copies_are_free(&self) {
         let path = self.copies().join("lock");
         let is_free = async || match File::open(&path) {
@@ -188,7 +187,6 @@ impl Sidecars {
         eventually("the copies are on disk", are_written, String::new).await;
     }
 
-    /// Sends a check request to a sidecar.
     pub async fn check(&self, sidecar: usize, request: CheckRequest) -> CheckResult {
         sidecar::check(&mut self.process(sidecar).client.clone(), request).await
     }

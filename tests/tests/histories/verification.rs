@@ -42,7 +42,7 @@ impl Run {
             let first = new_from.saturating_sub(TOKENS_AFTER_RECEIPT);
             for number in first..self.model.tokens.len() {
                 let outcome = self.verify_with_sidecar(sidecar, number, service, floor).await;
-                // Without a request, the control plane may have changed the feed meanwhile. Then another outcome may be right.
+                // The control plane may meanwhile have changed the feed without a request. Then another outcome may be right.
                 if outcome.is_err() && self.model.now().revision == self.environment.feed_position().await.0 {
                     return outcome.map_err(|error| format!("after the receipt: {error}"));
                 }

@@ -28,7 +28,6 @@ async fn lock_load() -> MutexGuard<'static, ()> {
     LOAD_LOCK.lock().await
 }
 
-/// Starts a replica with this database.
 async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &[]).await
 }

@@ -82,7 +82,7 @@ async fn history_has_the_newest_feedback_of_each_service() {
         control.api.get_as(control.key(), &path).await.expect(200)
     };
     rate(control.key(), 10).await;
-    // Older feedback of the same service.
+    // Insert older feedback of the same service.
     let mut database = Database::connect_to_write(&control).await;
     let copies = format!(
         "WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 1004) \
@@ -107,7 +107,7 @@ async fn history_has_the_newest_feedback_of_each_service() {
     rate(control.key(), 90).await;
     assert_eq!(database.count("trust_feedback").await, 1001);
 
-    // Much excess feedback is deleted a few rows at a time.
+    // If a service has much more feedback than the maximum, each new feedback deletes only a few of the excess rows.
     let copies = copies.replace("FROM trust_feedback, numbers", "FROM trust_feedback, numbers WHERE score = 20000000");
     let copies = copies.replace("service_id, score", &format!("'{}', score", control.service()));
     let copies = copies.replace("+ n AS TEXT", "+ 5000 + n AS TEXT");
@@ -228,7 +228,7 @@ async fn row_of_a_deleted_agent_is_removed_with_the_feedback_about_it() {
         }
         counts
     };
-    // By then, the session that the agent began before its deletion has expired, but it is not deleted yet.
+    // After this time, the session that the agent began before its deletion has expired, but it is not deleted yet.
     server.clock.advance(DAY * 30);
     server.wait_for_housekeeping().await;
     assert_eq!(count(&mut server, &agent).await, [1, 1, 1]);
@@ -268,7 +268,7 @@ async fn event_that_cannot_be_fanned_out_expires() {
     control.restart().await;
     database.wait_until_none("webhook_outbox WHERE id LIKE 'evt_0000000000%'", || control.log()).await;
     assert_eq!(database.count("webhook_outbox").await, 1, "the newer event waits");
-    // The row is counted after the commit that deletes it.
+    // Wait for the metric: the control plane counts a row only after the commit that deletes it.
     let series = r#"countersign_housekeeping_deleted_rows_total{data="webhook_outbox"}"#;
     let counted = async || (control.metric(series).await == Some(1.0)).then_some(());
     eventually("the deleted event is counted", counted, || control.log()).await;

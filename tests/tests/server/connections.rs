@@ -30,7 +30,7 @@ fn silent_connections() -> usize {
 /// What silent clients or a flood may add to the resident memory of a process.
 const MAX_ADDED_MEMORY: usize = 64 << 20;
 
-/// Bytes that a flood sends if the server does not close the connection before.
+/// Number of bytes that a flood sends unless the server closes the connection earlier.
 const FLOOD_BYTES: usize = 16 << 20;
 
 type Stream = Box<dyn ReadWrite>;
@@ -41,7 +41,6 @@ fn host_and_port(url: &str) -> String {
     url.split_once("://").unwrap().1.replace("localhost", "127.0.0.1")
 }
 
-/// Reads until the server closes the connection.
 async fn wait_for_close(mut stream: impl AsyncRead + Unpin) {
     let mut buffer = vec![0; 65_536];
     while matches!(stream.read(&mut buffer).await, Ok(length) if length > 0) {}
@@ -171,7 +170,7 @@ async fn http2_floods_use_no_memory_and_stop_nobody() {
     assert_eq!(control.api.get("/health").await.expect(200)["status"], "healthy");
 }
 
-/// HTTP/1.1 connections live as long as the settings say: longer than a client may take for a head.
+/// HTTP/1.1 connections stay open as long as the settings say, which is longer than a client may take for the head of a request.
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_live_as_long_as_configured() {
     let control = ControlPlane::start_one_with(&["connections.idle_seconds=26"]).await;

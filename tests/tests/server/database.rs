@@ -1,4 +1,4 @@
-//! The database commands for operators: migrate, back up, restore, transfer to PostgreSQL. What operators see in an outage.
+//! Tests the database commands (migrate, back up, restore, transfer to PostgreSQL), and what operators see in an outage.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
@@ -65,12 +65,10 @@ async fn query_file(file: &Path, sql: &str) -> i64 {
     result
 }
 
-/// The path of a file as text.
 fn path_in(folder: &TempDir, name: &str) -> String {
     folder.path().join(name).to_str().unwrap().to_owned()
 }
 
-/// The names of all files in a folder.
 fn files_in(folder: &Path) -> BTreeSet<String> {
     let names = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.collect()

@@ -16,7 +16,7 @@ const MINUTE: Duration = Duration::from_mins(1);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired() {
     let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-    // The challenge, and an assertion, live for longer than the access token.
+    // With this setting, a challenge and a client assertion are valid for longer than the access token.
     let settings = [("tokens.access_seconds", "60".to_owned())];
     let server = InProcessServer::start(folder.path(), &settings, &clock).await;
     let mut database = Database::open(&InProcessServer::database_url(folder.path()).await).await;
@@ -62,8 +62,8 @@ async fn ended_session_is_deleted_when_its_tokens_and_its_challenge_have_expired
 async fn token_without_a_session_is_refused() {
     let control = ControlPlane::start_process().await;
     let agent = Agent::register(&control, "Agent").await;
-    // The token is not in the memory of the control plane: for a session that it has verified, it learns of the end from the change
-    // feed.
+    // Do not verify this token before the deletion: the control plane would remember its session until the change feed contains the
+    // end.
     let token = agent.token_for(control.service()).await;
     let mut database = Database::connect_to_write(&control).await;
     database.execute("DELETE FROM sessions").await;

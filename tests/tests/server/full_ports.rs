@@ -18,7 +18,7 @@ use tokio::{
 };
 use tonic::{Code, transport::Endpoint};
 
-/// The log message about a full port.
+/// The text of the log message about a full port.
 const FULL: &str = "the port is full";
 
 async fn connect_from(from: [u8; 4], address: SocketAddr) -> TcpStream {
@@ -82,7 +82,7 @@ async fn full_sync_port_ends_no_stream() {
 
 const CHECK_PATH: &str = "/envoy.service.auth.v3.Authorization/Check";
 
-/// The prefix of a gRPC message of this length.
+/// The prefix that announces a gRPC message of this length.
 fn prefix(length: u32) -> Vec<u8> {
     [&[0], &length.to_be_bytes()[..]].concat()
 }

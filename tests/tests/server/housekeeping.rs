@@ -21,8 +21,8 @@ pub const DIGITS: &str = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
 /// The time of rows that the tests insert, and of their expiry, in microseconds. It is long before all other rows.
 const LONG_AGO: i64 = 1_600_000_000_000_000;
 
-/// Waits until housekeeping has deleted all rows that can be deleted now. It may leave rows of tables that have more than one
-/// transaction deletes.
+/// Waits until housekeeping has deleted all rows that can be deleted now. Of a table with more rows than one transaction deletes,
+/// some rows may be left.
 pub async fn wait_for_housekeeping(database: &mut Database, clock: &ManualClock) {
     // A round of housekeeping deletes what could be deleted when the round began. So insert a row that can be deleted: when it is
     // gone, a round has begun after this call. When a second such row is gone, that round is over.
@@ -88,14 +88,14 @@ async fn expired_rows_are_deleted_while_agents_log_in() {
     let kept = agent.login().await;
     let mut database = Database::connect_to_write(&control).await;
     insert_expired(&mut database, &agent.id).await;
-    // The floor may have been raised past the changes that the test inserted.
+    // Reset the revision floor: housekeeping may have raised it past the changes that the test inserted.
     database.execute("UPDATE feed SET floor = 0").await;
     let blocker = "CREATE TABLE blocker (session_id TEXT REFERENCES sessions (id))";
     database.execute(blocker).await;
     database.execute("INSERT INTO blocker SELECT MIN(id) FROM sessions").await;
 
-    // The control plane starts to delete at once after a restart. A table whose rows cannot be deleted keeps neither the floor nor
-    // the other tables from progress.
+    // The control plane starts to delete at once after a restart. If the rows of one table cannot be deleted, housekeeping still
+    // raises the revision floor and deletes the rows of other tables.
     control.restart().await;
     for rows in EXPIRED {
         database.wait_until_none(rows, || control.log()).await;

@@ -104,7 +104,7 @@ async fn rotation_while_a_server_serves() {
     let stop = Arc::new(AtomicBool::new(false));
     let traffic = spawn_traffic(&control, &agent, &stop);
 
-    // A floor of an audit chain is authenticated with the new key, too.
+    // The archive gives a chain a floor (its last archived entry), which the rotation must authenticate with the new key, too.
     let archive = control.folder().join("archive.jsonl");
     let archive = ["audit", "archive", "--before", "2100-01-01", "--output", archive.to_str().unwrap()];
     tokio::task::block_in_place(|| succeed(&control, &archive));
@@ -201,7 +201,7 @@ async fn killed_rotation_is_resumed() {
     let receiver = Receiver::start_ok().await;
     let agent = Agent::register(&control, "Agent").await;
     let mut targets = Vec::new();
-    // Each service has an audit chain.
+    // Create many audit chains: each service has one.
     for _ in 0..25 {
         let (service, key) = control.create_service(json!({ "name": "another chain" })).await;
         let webhooks = format!("/services/{service}/webhooks");
@@ -296,7 +296,8 @@ async fn broken_chain_stays_broken_at_the_same_entry_after_the_rotation() {
     assert_eq!(export(&control), exported, "the entries before the break are still authenticated");
 }
 
-/// An attacker who has the previous master key and can write to the database cannot hide a change by restoring an old head.
+/// An attacker who has the previous master key and can write to the database cannot hide a change by restoring the old head (the
+/// recorded end) of a chain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn old_head_and_removed_entries_are_detected_after_the_rotation() {
     let control = start_with_both_keys(&[]).await;

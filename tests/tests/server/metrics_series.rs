@@ -59,7 +59,7 @@ async fn requests_without_a_rate_limit_are_all_counted_but_not_all_logged() {
         let series = format!("countersign_http_requests_total{{method=\"GET\",route=\"{route}\",status=\"{status}\"}}");
         assert_eq!(control.metric(&series).await, Some(f64::from(REQUESTS)));
     }
-    // Every request is logged, or is in the number of those left out.
+    // Every request has a log line, or is in the number of lines left out, which is logged.
     let log = || -> Vec<Value> { control.log().lines().filter_map(|line| serde_json::from_str(line).ok()).collect() };
     for (route, class) in [("unmatched", "unknown_path"), ("/openapi.json", "unlimited")] {
         let lines = || log().iter().filter(|line| line["route"] == route).map(|_| 1_u64).sum::<u64>();

@@ -24,7 +24,7 @@ const DASHBOARDS: [&str; 2] = [
     "charts/countersign-ext-authz/dashboards/countersign-ext-authz.json",
 ];
 
-/// The panels that may show zero, or no duration, because the test does not cause what they show.
+/// The panels that may show zero or no duration, because the test causes nothing that they would show.
 const WITHOUT_TRAFFIC: [&str; 13] = [
     // Counted in whole seconds.
     "CPU",

@@ -17,7 +17,7 @@ async fn events_of_expired_roles_do_not_wait_for_those_of_deletions() {
     control.assign_until(&agent.id, &expiring, Some("2100-01-01T00:00:00Z".to_owned())).await;
     control.assign(&agent.id, &deleted).await;
     control.terminate().await;
-    // Keeps the fan-out from taking the first event, so the later events wait, too.
+    // Keep the fan-out from taking the first event, so that all later events wait, too.
     let mut database = Database::connect_to_write(&control).await;
     assert_eq!(insert_events(&mut database, control.service()).await, EVENTS);
     database.execute("CREATE TABLE blocker (event_id TEXT REFERENCES webhook_outbox (id))").await;

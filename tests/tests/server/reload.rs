@@ -65,7 +65,7 @@ async fn wait_for_metric(server: &ProductionServer, line: &str, minimum: f64) ->
     eventually(line, reached, || server.log()).await
 }
 
-/// Waits for a line of the log. The server writes it after it has changed the metric.
+/// Waits for a line of the log. The server writes the line after it has changed the metric.
 async fn wait_for_log(server: &ProductionServer, text: &str) {
     eventually(text, async || server.log().contains(text).then_some(()), || server.log()).await;
 }

@@ -117,7 +117,7 @@ async fn keep_requests_open(control: Arc<ControlPlane>) {
                 break frame.stream;
             }
         };
-        // The server refuses requests at once, so a client without this pause would keep the machine busy.
+        // The server refuses further requests at once, so without this pause, the client would keep the machine busy.
         tokio::time::sleep(Duration::from_millis(20)).await;
         let cancel = frame(RST_STREAM, 0, answered, &[0, 0, 0, 8]);
         writer.write_all(&[cancel, open(next)].concat()).await.unwrap();

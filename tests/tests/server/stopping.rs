@@ -78,7 +78,7 @@ async fn dropped_lines(admin: &HttpClient) -> Option<f64> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_of_the_log_that_stops_does_not_stop_the_server() {
-    // The pipe stays open, and nobody reads it.
+    // The pipe of the log stays open, and nobody reads it.
     let mut server = Server::start(Stdio::piped(), &[]);
     let (api, admin) = server.clients().await;
     let mut clients = JoinSet::new();

@@ -1,4 +1,4 @@
-//! Tests that memory use does not grow with a large backlog, and that the receiver gets the maximum number of concurrent requests.
+//! Tests that memory use does not grow with a large backlog, and that the server sends as many requests at the same time as it may.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{ControlPlane, Database, EventSource, Reply, Target, bulk::numbers};

@@ -17,8 +17,8 @@ const KILLS: usize = 20;
 /// Maximum time until the last event is delivered.
 const MAX_DURATION: Duration = Duration::from_mins(3);
 
-/// Repeats the assignment of a role until it is acknowledged. A killed control plane may have executed the assignment,
-/// in which case a repetition has no effect.
+/// Repeats the assignment of a role until it is acknowledged. The control plane may have executed the assignment before it was
+/// killed. Then the repetition has no effect.
 async fn assign(api: &HttpClient, key: &str, path: &str, role: &str) {
     loop {
         let request = api.request("POST", path).bearer_auth(key).json(&json!({ "roleId": role }));
@@ -95,7 +95,6 @@ async fn kill_repeatedly(control: &mut ControlPlane) {
     }
 }
 
-/// Waits until a receiver has received every event.
 async fn wait_for_all_events(name: &str, receiver: &Receiver, started: Duration, count: impl Fn(&Receiver) -> usize) {
     while count(receiver) < AGENTS * ROLES {
         let elapsed = SystemClock.since_boot().saturating_sub(started);

@@ -200,7 +200,7 @@ async fn redirects_are_not_followed() {
     assert_eq!((redirect_target.count(), redirect_target.connections()), (0, 0));
 }
 
-/// Requests would wait if an attempt used a database connection or a lock while it is open.
+/// If an attempt kept a database connection or a lock while it waits for the receiver, requests would wait, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn dead_receivers_delay_neither_requests_nor_other_targets() {
     // With an attempt timeout of 300 s, no attempt to a dead receiver ends during the test.

@@ -4,7 +4,7 @@ use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, Tena
 use serde_json::json;
 use std::time::Duration;
 
-/// A setting with which no attempt times out while a test waits for another target.
+/// With this setting, no attempt times out while a test waits for another target.
 const LONG_ATTEMPT_TIMEOUT: &str = "webhooks.attempt_seconds=300";
 
 /// Emits an event that only the fast target gets, and waits for its delivery.
@@ -105,7 +105,7 @@ async fn changed_url_resets_the_failures_of_a_target() {
 
 #[tokio::test]
 async fn changed_url_discards_the_retry_after_delay() {
-    // Another replica would learn of the delay only by an attempt of its own.
+    // Start only one replica: another one would learn of the delay only by an attempt of its own.
     let control = ControlPlane::start_one_with(&["webhooks.retry_seconds=1,1,1,1"]).await;
     let (old_receiver, new_receiver) =
         (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::start_ok().await);

@@ -1,5 +1,5 @@
-//! Tests against DNS rebinding: each connection uses only addresses that were checked for that connection. Also tests that lookups
-//! of one owner that hang do not use up the lookups of others.
+//! Tests against DNS rebinding: each connection uses only addresses that were checked for that connection. Also tests that hanging
+//! lookups for one owner do not prevent lookups for others.
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
@@ -26,7 +26,7 @@ const FORBIDDEN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 /// Lookups of hosts in this zone hang until the test answers them.
 const HANGING_ZONE: &str = ".hanging.example";
 
-/// Number of requests whose lookups hang: more than the lookups that run at the same time in total.
+/// Number of requests whose lookups hang. The control plane runs fewer lookups at the same time, even for all owners together.
 const HANGING_LOOKUPS: usize = 40;
 
 /// A fake resolver. The test sets the addresses that it returns.
@@ -148,8 +148,8 @@ async fn host_names_with_forbidden_addresses_are_refused_on_create_and_change() 
     assert_eq!(fixture.receiver.connections(), 0, "the check makes no connection");
 }
 
-/// The name server of an owner's zone does not answer. The owner's lookups end late, even after their callers have stopped waiting,
-/// but they do not use up the lookups of others.
+/// The name server of an owner's zone does not answer. The lookups for this owner hang even after their callers have stopped
+/// waiting, but the lookups for others still run.
 #[tokio::test(flavor = "multi_thread")]
 async fn hanging_lookups_of_one_owner_leave_lookups_for_others() {
     let fixture = Fixture::new().await;
@@ -179,7 +179,7 @@ async fn hanging_lookups_of_one_owner_leave_lookups_for_others() {
     assert_eq!(hanging + refused, HANGING_LOOKUPS, "lookups continue although nobody waits for them");
     assert!((1..10).contains(&hanging), "{hanging} lookups of one owner");
 
-    // This service belongs to another owner.
+    // This webhook belongs to the service of another owner.
     let url = format!("http://allowed.example:{port}/");
     let created = fixture.create(&url).await.expect(201);
     assert_eq!(fixture.send_test(created["webhookId"].as_str().unwrap()).await["status"], "delivered");

@@ -1,5 +1,5 @@
-//! Tests of the fan-out of events, with an event of a later version, many targets and a backlog at shutdown. Also tests the replay
-//! of more deliveries than one transaction contains.
+//! Tests the fan-out of events to targets: with an event of a later version, with many targets, and with a backlog at shutdown.
+//! Also tests the replay of more deliveries than one transaction contains.
 
 use countersign_tests::{
     ControlPlane, Database, EventSource, Receiver, Reply, Target, bulk::numbers, control_plane::text, http::texts,

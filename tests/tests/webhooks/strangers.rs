@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 const LOGINS: [&str; 2] = ["agent.authenticated", "agent.authentication_failed"];
 
-/// A service of another person, with a webhook for logins, which has assigned a role to an agent that has never used the service.
+/// A service of another person, with a webhook for logins. The service has assigned a role to an agent that has never used it.
 struct Stranger {
     service: String,
     target: Target,

@@ -37,7 +37,7 @@ async fn pause_also_stops_events_that_were_read_from_the_queue() {
     EventSource::new(&control).await.cause_events(60).await;
     receiver.wait_for_requests(20).await;
     target.pause().await;
-    // Requests that are pending at the pause finish.
+    // Wait until the requests that the server had begun before the pause are over.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let received_count = receiver.count();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -169,7 +169,7 @@ async fn changed_url_and_filter_apply_to_queued_events() {
     assert_eq!(new_receiver.of_kind("agent.role_revoked").len(), 1);
 }
 
-/// Number of hosts of one owner: more than those whose connections stay open.
+/// Number of hosts of one owner: more than the control plane keeps connections open to.
 const HOSTS: usize = 40;
 
 /// An owner with many hosts cannot occupy a connection of the control plane with each of them.
@@ -180,7 +180,7 @@ async fn connections_to_only_some_hosts_of_an_owner_stay_open() {
     let mut owned = (control.service().to_owned(), control.key().to_owned());
     for number in 1..=HOSTS {
         let url = format!("http://127.0.0.{number}:{}/", receiver.port());
-        // A service has ten webhooks at most.
+        // A service has ten webhooks at most, so create another service.
         if number % 10 == 0 {
             owned = control.create_service(json!({ "name": "another" })).await;
         }

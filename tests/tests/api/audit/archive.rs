@@ -109,7 +109,7 @@ async fn interrupted_archive_loses_nothing_and_is_completed_by_the_next_one() {
         write_entries(&control).await;
         let (mut database, service) = (Database::connect_to_write(&control).await, control.service());
         let [first, second] = [1, 2].map(|number| control.folder().join(format!("archive-{number}.jsonl")));
-        // An earlier run was killed while it wrote the file.
+        // An earlier run has been killed while it wrote the file, and left this part of it.
         fs::write(control.folder().join("archive-1.jsonl.part"), "incomplete").unwrap();
         database.execute("CREATE TABLE saved AS SELECT * FROM audit_entries").await;
         archive(&control, LATER, &first).unwrap();

@@ -51,7 +51,7 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
         (format!("DELETE FROM audit_entries WHERE {}", entry(1)), report(1, missing)),
         (format!("UPDATE audit_entries SET hash = '{zeros}' WHERE {}", entry(2)), report(2, changed)),
         (format!("UPDATE audit_entries SET mac = '{zeros}' WHERE {}", entry(2)), report(2, forged)),
-        // The last entry of a chain is removed, without and with resetting the head of the chain.
+        // The last entry of a chain is removed, without and with a change of the chain's head (its length and last hash).
         (format!("DELETE FROM audit_entries WHERE {}", entry(5)), report(5, end)),
         (
             format!(

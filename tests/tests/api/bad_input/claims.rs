@@ -179,7 +179,7 @@ fn payloads(signer: &Signer) -> Vec<Case> {
     cases
 }
 
-/// Headers that the control plane does not issue, with a valid signature. `edge/forgeries` tests further ones.
+/// Headers that the control plane does not issue, with a valid signature. `edge/forgeries` tests further headers.
 fn headers(signer: &Signer) -> Vec<Case> {
     let valid_types = ["AT+JWT", "application/at+jwt", "Application/At+JWT"];
     let invalid_types = ["jwt", "at+jwt ", "at+jwt;a=b", "dpop+jwt", "application/jwt", "text/at+jwt"];

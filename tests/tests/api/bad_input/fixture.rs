@@ -141,7 +141,7 @@ impl Fixture {
             Some((rest, _)) if row.starts_with("deployment ") => rest.to_owned(),
             _ => row,
         };
-        // Background jobs write these rows at any time. The entries of audit chains show what the heads of the chains show.
+        // Background jobs write these rows at any time. The heads of audit chains only repeat what the entries show.
         let job_tables = ["control_planes ", "sidecars ", "unconfirmed_changes ", "audit_heads "];
         let is_job_row = |row: &String| {
             job_tables.iter().any(|table| row.starts_with(table)) || row.contains("='changes.enforced' ")

@@ -46,7 +46,7 @@ impl RefusalFixture {
         let revoked = Agent::register(control, "Revoked").await;
         control.set_status(&revoked.id, "revoked").await.expect(200);
         let agent_at_limit = Agent::register(control, "At the limit").await;
-        // 32 names of 64 characters and their separators exceed 2 KiB.
+        // 32 role names of 64 characters and their separators exceed 2 KiB, so the agent cannot get the last role.
         let mut extra_role = String::new();
         for number in 0..32 {
             extra_role = control.create_role(&format!("{number:064}"), &[]).await;

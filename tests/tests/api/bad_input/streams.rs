@@ -25,7 +25,7 @@ async fn follow(
     messages: Vec<Option<ClientMessage>>,
 ) -> Result<Option<ServerMessage>, Status> {
     let messages = messages.into_iter().map(|message| FollowRequest { message });
-    // The request stream stays open, because its end would also end the response stream.
+    // Keep the request stream open: its end would also end the response stream.
     let mut request = Request::new(tokio_stream::iter(messages).chain(tokio_stream::pending()));
     for value in authorizations {
         let value = MetadataValue::<Ascii>::try_from(value.as_slice()).unwrap();

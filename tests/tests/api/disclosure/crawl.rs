@@ -30,7 +30,7 @@ const ID_LENGTH: usize = 26;
 /// Maximum number of requests that are sent at the same time.
 const CONCURRENCY: usize = 16;
 
-/// The limit of requests of one crawl, so that a mistake does not run forever.
+/// The limit of requests of one crawl, so that a mistake in the test does not make it run forever.
 const MAX_REQUESTS: usize = 20_000;
 
 /// Ids by prefix.
@@ -92,8 +92,8 @@ impl Ids {
     }
 }
 
-/// Everything that a party reads that has these credentials and at first knows `ids`. The credential `None` sends a request without
-/// one.
+/// Reads everything that a party can read if it has these credentials and at first knows only `ids`. The credential `None` sends a
+/// request without one.
 pub async fn crawl(scenario: &Scenario, credentials: &[Option<&str>], mut ids: Ids) -> String {
     let openapi = description::openapi();
     let reads = description::operations(&openapi)
@@ -126,8 +126,8 @@ pub async fn crawl(scenario: &Scenario, credentials: &[Option<&str>], mut ids: I
     }
 }
 
-/// Tries to change services of other people, and returns the errors. Some routes need no body, so they would change a service that
-/// the party manages: `ids` must contain none.
+/// Tries to change services of other people, and returns the errors. Some routes need no body, so the request would change a
+/// service that the party manages: `ids` must contain no such service.
 pub async fn try_changes(scenario: &Scenario, credentials: &[Option<&str>], ids: &Ids) -> String {
     let openapi = description::openapi();
     let is_change = |(method, path, _): &(String, &String, _)| method != "GET" && path.starts_with("/services/");

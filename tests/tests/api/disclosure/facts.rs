@@ -16,7 +16,7 @@ enum Reveals {
 
 /// A piece of information.
 pub struct Fact {
-    /// The first cell of its row.
+    /// The first cell of the row about this fact.
     pub row: &'static str,
     /// Texts that contain the information. One of them suffices.
     markers: Vec<String>,
@@ -32,7 +32,7 @@ impl Fact {
         Self { reveals, ..self }
     }
 
-    /// What a party learns of this fact, as a word of the page.
+    /// What a party learns of this fact, as one of the words that the page explains.
     pub fn word(&self, seen: &Observation) -> &'static str {
         let shows = |text: &str| self.markers.iter().any(|marker| text.contains(marker.as_str()));
         let by_agent_id = self.reveals != Reveals::AgentId && shows(&seen.with_agent_ids);
@@ -64,12 +64,12 @@ pub async fn facts(scenario: &Scenario) -> Vec<Fact> {
     facts
 }
 
-/// A trust score in a record, a claim or an event, or in a message of a stream.
+/// Texts that contain a trust score: in a record, a claim or an event, or in a message of a stream.
 fn trust_markers(score: f64) -> [String; 2] {
     [format!("rustScore\":{score}"), format!("trust={score}")]
 }
 
-/// The client address in an event or an audit entry.
+/// The text of a client address in an event or an audit entry.
 fn address_marker(last: u8) -> [String; 1] {
     [format!("\"127.0.0.{last}\"")]
 }

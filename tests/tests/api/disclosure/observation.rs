@@ -142,7 +142,7 @@ fn by_webhook((receiver, target): &(Receiver, Target)) -> Observation {
 async fn streams(scenario: &Scenario, key: &str) -> (String, String) {
     let complete = async || {
         let texts = read_stream(scenario, key).await;
-        // Trust scores reach the streams a moment after the feedback.
+        // Trust scores reach the streams a moment after the feedback, so read again until they are there.
         let has = |score: f64| texts.1.contains(&format!("trust={score}"));
         (has(scenario.trust.regular) && has(scenario.trust.unbound)).then_some(texts)
     };

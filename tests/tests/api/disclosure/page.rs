@@ -1,4 +1,4 @@
-//! Reads the tables of the page about tenants.
+//! Reads the tables of `docs/understand/tenants.md`.
 
 use countersign_tests::tools;
 use std::{collections::BTreeSet, fs};

@@ -86,14 +86,14 @@ pub struct Webhooks {
 
 /// Access tokens of the agents.
 pub struct Tokens {
-    /// Of the regular agent, for the service.
+    /// The token of the regular agent for the service.
     pub home: String,
-    /// Of the regular agent, for another service.
+    /// The token of the regular agent for another service.
     pub other: String,
     pub unbound: String,
     pub elsewhere: String,
     pub suspended: String,
-    /// Of the regular agent, for the service, and revoked.
+    /// A revoked token of the regular agent for the service.
     pub revoked: String,
 }
 
@@ -131,7 +131,7 @@ impl Scenario {
         let agents = register_agents(&control, &humans).await;
         let webhooks = create_webhooks(&control, &services).await;
         assign_roles(&services, &agents).await;
-        // The first logins make the agents known to the services, which then weigh fully in the trust scores.
+        // The first logins make the agents known to the services, whose feedback then has its full weight in the trust scores.
         log_in(&control, address::LOGIN, &agents.regular, Some(&services.home.service)).await;
         log_in(&control, address::OTHER_LOGIN, &agents.regular, Some(&services.other.service)).await;
         log_in(&control, address::OTHER_LOGIN, &agents.elsewhere, Some(&services.other.service)).await;
@@ -168,7 +168,7 @@ impl Scenario {
         self.services.home.get(&format!("/agents/{}", self.agents.regular.id)).await.expect(200)
     }
 
-    /// The ids of all agents except the one that met nobody.
+    /// The ids of all agents except the agent that has met no service.
     pub fn agent_ids(&self) -> String {
         let Agents { regular, suspended, unbound, elsewhere, deleted } = &self.agents;
         [regular, suspended, unbound, elsewhere, deleted].map(|agent| agent.id.as_str()).join(" ")

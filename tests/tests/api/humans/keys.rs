@@ -32,7 +32,6 @@ async fn unknown_key_id_reloads_the_keys_and_drops_withdrawn_ones() {
     assert_eq!(list_services(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
 }
 
-/// Waits until a token is accepted.
 async fn wait_until_accepted(control: &ControlPlane, token: &str) {
     let accepted = async || (list_services(control, token).await.status == 200).then_some(());
     eventually("the token is accepted", accepted, || control.log()).await;

@@ -29,7 +29,7 @@ async fn management_requests_are_limited_per_service_and_per_human_user() {
             assert_eq!(refused, ("management".to_owned(), 60), "{path}");
         }
     }
-    // Each service has a separate limit of management calls, as has its owner, and routes outside of management are not counted.
+    // Each service and its owner have separate limits of management calls, and calls of other routes do not count.
     HttpResponse::send(get(&fixture.api, &other_key, &format!("/services/{other}/roles"))).await.expect(200);
     assert_eq!(count_passed(110, || get(&fixture.api, fixture.control.human(), &roles)).await, 100);
     let verify = HttpResponse::send(get(

@@ -1,4 +1,4 @@
-//! Limits for all services of one owner, and for one agent at many addresses.
+//! Tests the rate limits for all services of one owner together, and for one agent at many addresses.
 
 use super::fixture::{Fixture, MINUTE, count_passed, rate_limit_refusal};
 use countersign_tests::{Agent, HttpResponse, http::HttpClient};
@@ -87,7 +87,7 @@ async fn service_counts_for_its_new_owner_after_a_transfer() {
     let transfer = format!("/services/{}/transfer", second.id);
     fixture.api.send_as(fixture.control.human(), "PUT", &transfer, json!({ "subject": "bob" })).await.expect(200);
     fixture.api.send_as(&bob, "POST", &format!("{transfer}/accept"), json!({})).await.expect(200);
-    // The limit of the service is the same as before; two of its four requests are left.
+    // The transfer does not change the count of the service: two of its four requests are left.
     let response = HttpResponse::send(second.list_roles(&fixture.api)).await;
     assert_eq!(response.header("ratelimit"), "\"management\";r=1;t=60, \"management_owner\";r=19;t=60");
     response.expect(200);

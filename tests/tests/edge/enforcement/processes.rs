@@ -46,7 +46,7 @@ async fn process_is_forgotten_in_favor_of_the_owner_of_its_copy_after_its_stream
     let fixture = Fixture::new(0, &[]).await;
     let (mut first, _) = fixture.confirmed_sidecar(hello_of(3)).await;
     let (_clone, _) = fixture.confirmed_sidecar(Hello { previous_instance: vec![3; 16], ..hello_of(5) }).await;
-    // The control plane tries to forget the process several times per second.
+    // The control plane tries several times per second to forget the process, so a second suffices to show that it fails.
     tokio::time::sleep(Duration::from_secs(1)).await;
     first.ping(2).await.unwrap();
     assert_eq!(fixture.list().await.len(), 2, "the process is connected");
@@ -76,7 +76,8 @@ async fn process_that_connects_without_a_revision_counts_as_confirmed() {
     fixture.unconfirmed_receipt(&format!("revision={}", fixture.change(false).await)).await;
 }
 
-/// The sidecar has not learned of the shorter limit, so it may decide for the time of the longer one.
+/// The sidecar does not know the shorter maximum staleness, so without contact, it may decide for as long as the earlier one
+/// allows.
 #[tokio::test]
 async fn shorter_max_staleness_does_not_apply_to_processes_that_decide_already() {
     let mut fixture = Fixture::new(0, &["sync.max_staleness_seconds=3000"]).await;
@@ -106,7 +107,8 @@ async fn resumed_data_is_in_force_when_it_is_reported() {
     fixture.complete_receipt(revoked).await;
 }
 
-/// The owner of another service has a stream that never reports, and the deployment changes all the time.
+/// The owner of another service has a stream that never reports, and the deployment changes all the time. The stream delays the
+/// audit entries only until its data would be too old.
 #[tokio::test]
 async fn silent_stream_of_a_stranger_delays_the_audit_log_of_the_deployment_only_until_it_is_stale() {
     let fixture = Fixture::new(0, &["sync.max_staleness_seconds=5"]).await;

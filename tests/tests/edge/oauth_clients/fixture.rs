@@ -36,12 +36,10 @@ impl<L: Library> Fixture<L> {
         Self { environment, library, agent, resource }
     }
 
-    /// The URL of a path of the service.
     pub fn url(&self, path: &str) -> String {
         format!("{}{path}", self.resource)
     }
 
-    /// Calls the service, and asserts the status.
     pub async fn call(&self, path: &str, token: &str, status: u16) -> Answer {
         let answer = self.library.call(&self.url(path), Some(token)).await;
         assert_eq!(answer.status, status, "{answer:?}");

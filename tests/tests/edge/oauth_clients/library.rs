@@ -1,4 +1,4 @@
-//! What tests do with an OAuth library: the same for each library.
+//! The trait through which tests use each OAuth library in the same way.
 
 use serde::Deserialize;
 use serde_json::Value;

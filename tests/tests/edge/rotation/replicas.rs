@@ -70,7 +70,7 @@ async fn replicas_use_the_same_keys() {
 async fn concurrent_rotation_requests_cause_one_rotation() {
     let postgres = Postgres::start().await;
     let database = postgres.create_database().await;
-    // With a short staleness, the first rotation would be complete before the last request of a slow machine.
+    // With a short maximum staleness, the first rotation could be complete before a slow machine sends the last request.
     let (first, second) =
         (ControlPlane::start_replica(&database, &[]).await, ControlPlane::start_replica(&database, &[]).await);
     let before = first.signing_keys().await.len();

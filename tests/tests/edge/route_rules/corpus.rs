@@ -176,8 +176,8 @@ async fn no_protected_path_is_reached_without_permission() {
     for configuration in [Configuration::Minimal, Configuration::Example] {
         let edge = configuration.edge(&fixture, &nginx).await;
         let first = ask(&edge.nginx, CASE_SENSITIVE, None, &corpus).await;
-        // The sidecar decides without knowing which service gets the request. So only targets that pass the sidecar are sent to the
-        // others.
+        // The sidecar decides without knowing which service gets the request. So the other services need only the targets that the
+        // sidecar let pass to the first.
         for (name, envoy) in [("nginx", &edge.nginx), ("Tomcat", &edge.tomcat), ("lenient", &edge.lenient)] {
             let anonymous = ask(envoy, CASE_SENSITIVE, None, &first.forwarded).await;
             assert_eq!(anonymous.reached, [] as [&str; 0], "{configuration:?}, {name}");

@@ -25,13 +25,13 @@ delete_city = ["weather:read", "weather:admin"]
 
 const PAGE: &str = "docs/run/route-rules.md";
 
-/// The place of the filters before `ext_authz` in the manual.
+/// The text in the manual at which the filters before `ext_authz` begin.
 const FILTERS_BEGIN: &str = "  # Reads the whole body";
-/// The end of the filters before `ext_authz` in the manual.
+/// The text in the manual at which the filters before `ext_authz` end.
 const FILTERS_END: &str = "  # After the MCP filter";
 /// The first line of the MCP filter, indented as in the configuration.
 const MCP_FILTER: &str = "                  - name: envoy.filters.http.mcp\n";
-/// The setting of `ext_authz` in the manual.
+/// The setting that `ext_authz` needs for rules about MCP, as the manual states it.
 const NAMESPACES: &str = "metadata_context_namespaces: [envoy.filters.http.mcp]";
 
 /// The filters before `ext_authz`, as the manual states them.
@@ -58,7 +58,6 @@ async fn envoy(fixture: &Fixture, upstream: u16, filters: &str, setting: &str) -
     Envoy::start(&text, &fixture.sidecar.socket(), upstream).await
 }
 
-/// Starts Envoy as the manual describes it.
 async fn envoy_of_manual(fixture: &Fixture, upstream: u16) -> Envoy {
     envoy(fixture, upstream, &filters_of_manual(), NAMESPACES).await
 }
@@ -106,7 +105,7 @@ async fn tools_need_their_permissions_behind_envoy() {
         ("initialize", &[], message("initialize", r#"{"protocolVersion":"2025-11-25"}"#), (200, "")),
         ("notification", &[], r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into(), (200, "")),
         ("response of the client", &[], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into(), (403, "mcp_request_invalid")),
-        // For Envoy, a call that has a `result` is a response, but the Python SDK executes it.
+        // Envoy takes a call that has a `result` for a response, but the Python SDK executes it.
         (
             "call with a result",
             &[],
@@ -173,7 +172,7 @@ async fn what_is_not_one_message_does_not_reach_the_service() {
         let response = post(&envoy, &token, &[], body).await;
         assert_eq!(response.status, 400, "{name}: {response:?}");
     }
-    // A service that decodes this charset reads another message.
+    // A service that decodes this charset reads another message than Envoy.
     let hidden = allowed.replace("other", "+ACI-+AH0-,+ACI-name+ACI-:+ACI-delete_city+ACI-,+ACI-x+ACI-:+AHs-+ACI-x");
     for headers in [
         [("content-type", "application/json; charset=utf-7"), ("x-any", "")],
@@ -205,7 +204,7 @@ async fn messages_are_refused_without_the_metadata_of_the_filter() {
     let upstream = Upstream::start().await;
     let token = fixture.token("reader", &["weather:read"]).await;
     let filters = filters_of_manual();
-    // Leaves out the buffer filter, which would answer 413: the MCP filter sets the limit of the buffer, too.
+    // Leave out the buffer filter, which would answer 413 itself: the MCP filter also sets the limit of the buffer.
     let (_, unbuffered) = filters.split_once(MCP_FILTER).unwrap();
     let passing = replaced(unbuffered, "traffic_mode: REJECT_NO_MCP", "traffic_mode: PASS_THROUGH");
     let small = replaced(&passing, "max_request_body_size: 1048576", "max_request_body_size: 64");

@@ -1,5 +1,5 @@
-//! Client libraries of MCP as their registries deliver them, and a real MCP server behind Envoy. A client is given only the URL of
-//! the server, and the id and the key of its agent.
+//! Tests unchanged MCP client libraries from package registries, with a real MCP server behind Envoy. A client is given only the
+//! URL of the server, and the id and the key of its agent.
 
 use super::Fixture;
 use countersign_tests::{
@@ -18,7 +18,7 @@ struct Library {
     interpreter: PathBuf,
     /// The path of the script in the repository.
     script: &'static str,
-    /// The package, if the script can use several.
+    /// The package that the script uses, if it can use several.
     package: Option<&'static str>,
 }
 
@@ -56,7 +56,7 @@ impl McpFixture {
 
     /// Calls tools with a client that may be configured with a scope. Returns the lines that the client prints.
     async fn call(&self, library: &Library, scope: Option<&str>, called: &[&str]) -> Vec<String> {
-        // Node.js looks for packages in the folders above a script.
+        // Put the script and its packages into one folder: Node.js looks for packages in the folders above a script.
         let folder = tempfile::tempdir().unwrap();
         let original = tools::root().join(library.script);
         let script = folder.path().join(original.file_name().unwrap());

@@ -151,7 +151,7 @@ fn assert_complete(name: &str, received: &ReceivedChanges, committed: &[(i64, (S
         let expected: Changes = within
             .map(|(changed_at, (facet, subject))| ((facet.clone(), received.subject_name(subject)), *changed_at))
             .collect();
-        // Earlier changes may be repeated in a batch.
+        // A batch may repeat changes that an earlier one contained.
         let mut actual = changes.clone();
         actual.retain(|_, changed_at| *changed_at > *since);
         assert_eq!(actual, expected, "{name}: from {since} to {revision}");

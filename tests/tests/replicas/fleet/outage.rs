@@ -43,7 +43,7 @@ pub struct FleetClient<'a> {
     pub token: String,
     refresh: String,
     role: String,
-    /// The body of a login that needs no further challenge.
+    /// The body of a login with a signed challenge, prepared before the failure.
     login: Value,
 }
 

@@ -43,7 +43,7 @@ async fn use_changed_tables(first: &ControlPlane, second: &ControlPlane, role: &
     first.set_status(&agent.id, "suspended").await.expect(200);
 }
 
-/// Calls these endpoints often enough that every connection of the pools has prepared their statements.
+/// Calls these endpoints so often that every connection of the pools has prepared their SQL statements.
 async fn use_on_every_connection(first: &ControlPlane, second: &ControlPlane, role: &str) {
     for _ in 0..5 {
         use_changed_tables(first, second, role).await;

@@ -45,11 +45,11 @@ async fn feedback_of_known_and_unknown_services_at_two_replicas_is_exact() {
     assert!(friends.iter().chain(&strangers).all(|response| response.status == 200));
     let record = format!("/services/{friend}/agents/{}", agent.id);
     let record = second.api.get_as(&friend_key, &record).await.expect(200);
-    // The prior weighs 4, the stranger 1, and the friend (a service that the agent has used) at most as much as both.
+    // The initial score weighs 4, the stranger 1, and the friend (a service that the agent has used) at most 5, their sum.
     assert_eq!(record["trustScore"], json!(70), "(4 * 50 + 1 * 0 + 5 * 100) / 10");
 }
 
-/// Whichever comes first, the agent has no role after its owner has left the service.
+/// An assignment races with the owner who leaves the service: afterwards, the agent has no role, whichever comes first.
 #[tokio::test]
 async fn role_that_is_assigned_while_the_owner_leaves_does_not_remain() {
     let fleet = Fleet::start().await;
@@ -99,8 +99,8 @@ async fn service_that_is_deleted_at_one_replica_is_refused_at_the_other_at_once(
     assert!(verified.status.success(), "{verified:?}");
 }
 
-/// The requests of the earlier owner are authorized before the transfer, but must wait for it. None of them changes anything after
-/// it.
+/// The requests of the earlier owner are authorized before the transfer, but must wait until it is committed. None of them may
+/// change anything after the transfer.
 #[tokio::test]
 async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
     let fleet = Fleet::start().await;
@@ -131,7 +131,8 @@ async fn requests_of_the_earlier_owner_change_nothing_after_the_transfer() {
         assert!([201, 403].contains(&webhook.status), "{webhook:?}");
         let entries = second.api.get_as(administrator, &format!("/audit?serviceId={service}")).await.expect(200);
         let entries = entries["data"].as_array().unwrap();
-        // The list is in the order of the times at which the transactions began, and the sequence is that of the commits.
+        // The list has the order in which the transactions began. The sequence has the order of the commits, so it shows the last
+        // entry.
         let last = entries.iter().max_by_key(|entry| entry["sequence"].as_i64()).unwrap();
         assert_eq!(last["action"], "service.transferred", "{entries:?}");
         second.api.get_as(&key, &format!("{path}/roles")).await.expect(200);

@@ -12,19 +12,19 @@ use std::time::Duration;
 /// Number of checks to which the sidecar must respond during each outage.
 const CHECKS: u32 = 10;
 
-/// Number of failed logins: more than are reported by an event each, so some are only counted.
+/// Number of failed logins: so many that not all get an event of their own, and some are only counted in memory.
 const FAILED_LOGINS: usize = 30;
 
 /// The default of `database.max_connections`.
 const MAX_CONNECTIONS: usize = 16;
 
-/// Lets the database of a control plane and its sidecar fail twice. `set_failing` begins or ends the failure.
+/// Asserts that a control plane and its sidecar survive two failures of the database. `set_failing` begins or ends a failure.
 async fn assert_outage_is_survived(name: &str, control: &ControlPlane, mut set_failing: impl AsyncFnMut(bool)) {
     let (steady, warm, clients) =
         (FleetClient::create(control).await, FleetClient::create(control).await, FleetClient::create(control).await);
     let sidecar = Sidecar::start(control).await;
     let checks = BackgroundChecks::start(&sidecar, &steady.token).await;
-    // Opens database connections and prepares statements.
+    // These requests make the control plane open all database connections and prepare its statements.
     let before = warm.send_all().await;
     assert!(before.iter().all(|response| response.status < 500), "{before:?}");
     let connections = ConnectionCount::start(control);
@@ -76,7 +76,7 @@ async fn api_returns_503_and_recovers_when_postgresql_is_killed() {
     assert_outage_is_survived("PostgreSQL killed", &control, kill).await;
 }
 
-/// After the first outage all connections work again, after the second outage only new connections.
+/// After the first outage, the database connections from before work again; after the second, only new ones work.
 #[tokio::test(flavor = "multi_thread")]
 async fn api_returns_503_and_recovers_when_postgresql_is_unreachable() {
     let postgres = Postgres::start().await;

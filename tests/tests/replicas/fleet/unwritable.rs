@@ -37,7 +37,7 @@ async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn()
     let checks = BackgroundChecks::start(&sidecar, &steady.token).await;
     clients.wait_for_health(200, "healthy", "up").await;
     begin().await;
-    // Some writes still fit on a full disk.
+    // Some writes still fit on a full disk, so write until the health is degraded.
     let mut refused = 0;
     let degraded = async || {
         let results = statuses(clients.write_requests()).await;
@@ -84,8 +84,8 @@ async fn set_read_only(postgres: &Postgres, database: &str, value: &str) {
     let name = database.rsplit('/').next().unwrap();
     postgres.execute(format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}")).await;
     if value == "on" {
-        // Closes the database connections, as a failover does, because the setting applies only to new connections. Those that
-        // are opened while the database is read-only stay open, so the control plane must close them.
+        // Closes the database connections, as a failover does, because the setting applies only to new connections. Connections
+        // that are opened meanwhile stay read-only, so the control plane must close them.
         let close = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname";
         postgres.execute(format!("{close} = '{name}'")).await;
     }

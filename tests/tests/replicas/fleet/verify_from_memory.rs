@@ -41,8 +41,8 @@ impl<'a> Service<'a> {
         if response.status == 200 { Ok(response.body["agent"].clone()) } else { Err(response.error().2.to_owned()) }
     }
 
-    /// Verifies a token until the control plane does it from memory. It reads from the database as long as the change feed does not
-    /// yet have a new trust score of the agent.
+    /// Verifies a token until the control plane answers from memory. As long as a new trust score of the agent is not in the change
+    /// feed yet, the control plane reads from the database.
     async fn remember(&self, token: &str) -> Value {
         let first = self.verify(token).await.unwrap();
         let admin = self.reader.admin();

@@ -22,7 +22,7 @@ pub const ATTEMPTS: usize = 5;
 /// The panic message after all attempts.
 pub const TIMED_OUT: &str = "calls to Redis timed out in every attempt";
 
-/// Number of calls whose duration is measured: fewer than a burst, so that calls do not wait for each other.
+/// Number of calls whose duration is measured: so few that they do not wait for each other.
 const MEASURED_CALLS: usize = 6;
 
 /// Deadline of a failover, which takes seconds. The deadline is shorter than the rate limit window of a minute.
@@ -137,7 +137,7 @@ impl Fleet {
         panic!("{TIMED_OUT}");
     }
 
-    /// Asserts that the caller has exhausted the limit, so that its earlier calls are still counted.
+    /// Asserts that a further call exceeds the limit, which shows that the earlier calls of the caller still count.
     pub async fn assert_limit_exhausted(&self, caller: &Caller) {
         for _ in 0..ATTEMPTS {
             if let Some(burst) = self.undisturbed_burst(caller).await {
@@ -152,8 +152,8 @@ impl Fleet {
         call_once(&self.replicas()[replica % 2].api, caller).await.is_some()
     }
 
-    /// Calls both replicas in turn until both have lost Redis since `losses` and reconnected. Returns how long that
-    /// took, and the number of calls that passed at each replica.
+    /// Calls both replicas in turn until both have lost Redis (after `losses` earlier losses) and reconnected. Returns how long
+    /// that took, and the number of calls that passed at each replica.
     #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
     pub async fn call_until_reconnected(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
         let (start, mut passed) = (Instant::now(), [0, 0]);
@@ -250,7 +250,6 @@ pub async fn wait_for_redis_check(control: &ControlPlane, check: &str) {
     eventually(&format!("redis is {check}"), reported, || control.log()).await;
 }
 
-/// Number of occurrences of a text in the log.
 pub fn count_in_log(control: &ControlPlane, text: &str) -> usize {
     control.log().matches(text).count()
 }

@@ -41,7 +41,7 @@ async fn replicas_count_separately_while_redis_hangs_and_together_afterwards() {
     }
 
     redis.resume();
-    // Redis still has the counts from before the outage.
+    // After the outage, Redis still has the counts from before.
     fleet.assert_limit_exhausted(&caller).await;
     for control in fleet.replicas() {
         assert_eq!(count_in_log(control, CONNECTED), count_in_log(control, LOST) + 1, "{}", control.log());

@@ -32,13 +32,13 @@ pub fn url_with_user(url: &str) -> String {
     url.replace("://", "://limited:secret@")
 }
 
-/// The setting `redis.url` for the servers with these URLs, which are separated by commas. `kind` is what the scheme names besides
-/// TLS: nothing, `+sentinel` or `+cluster`.
+/// The setting `redis.url` for the servers with these URLs, which are separated by commas. `kind` is the end of the URL scheme:
+/// empty, `+sentinel` or `+cluster`.
 pub fn redis_url(urls: &str, kind: &str, parameters: &[String]) -> String {
     let (scheme, first) = urls.split_once("://").unwrap();
     let mut hosts = first.split(',');
     let first = hosts.next().unwrap();
-    // User and password are those of the first URL.
+    // Keep the user and the password only in the first URL: they apply to all servers.
     let others = hosts.map(|url| url.rsplit(['/', '@']).next().unwrap());
     let hosts: Vec<_> = std::iter::once(first).chain(others).collect();
     let separator = if parameters.is_empty() { "" } else { "?" };

@@ -83,7 +83,6 @@ impl Fixture {
         query_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE quarantine_reason IS NULL").await == 1
     }
 
-    /// Whether the target database has no tables.
     async fn target_is_empty(&mut self) -> bool {
         self.watcher.count("information_schema.tables WHERE table_schema = 'public'").await == 0
     }
@@ -94,7 +93,7 @@ impl Fixture {
     }
 }
 
-/// The target database commits after the transfer is killed.
+/// In this test, the target database commits after the transfer was killed.
 #[tokio::test]
 async fn transfer_killed_during_commit_leaves_the_source_refused() {
     let mut fixture = Fixture::new().await;
@@ -106,7 +105,7 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     assert!(message.contains("had already been copied, and are equal"), "{message}");
     assert_start_refused(&fixture.control, &[], "migrated to PostgreSQL").await;
 
-    // The second case: a control plane uses the target database, although the killed transfer was not run again.
+    // In the second case, a control plane uses the target database, although the operator has not run the killed transfer again.
     let target_setting = format!("database.url={}", fixture.url);
     fixture.control.restart_with(&target_setting).await;
     fixture.control.create_role("another", &[]).await;
@@ -122,7 +121,7 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     fixture.control.restart_with("database.url=").await;
 }
 
-/// The target database rolls back after the transfer is killed.
+/// In this test, the target database rolls back after the transfer was killed.
 #[tokio::test]
 async fn killed_transfer_continues_into_an_empty_target() {
     let mut fixture = Fixture::new().await;

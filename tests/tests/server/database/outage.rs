@@ -2,10 +2,10 @@
 
 use countersign_tests::{ControlPlane, Database, Postgres, eventually};
 
-/// The message of the line with the cause.
+/// The message of the log line that states the cause of an outage.
 const OUTAGE: &str = "transactions get no connection to the database";
 
-/// The message of the line at the end of an outage.
+/// The message of the log line at the end of an outage.
 const END: &str = "transactions get connections to the database again";
 
 /// Starts a control plane, and waits until its start needs the database no more.

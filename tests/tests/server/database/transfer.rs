@@ -150,7 +150,7 @@ async fn transfer_refuses_a_target_that_is_not_empty() {
         url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "no_such_database");
     let message = assert_refused(&control, &["migrate", "--to", &unknown_database], &["no_such_database"]);
     assert!(!message.contains("hunter2"));
-    // An empty schema is accepted, and a refused source database may be transferred again.
+    // A target database with an empty schema is accepted, and so is a source database whose earlier transfers were refused.
     let url = postgres.create_database().await;
     succeed(&control, &["--set", &format!("database.url={url}"), "migrate"]);
     succeed(&control, &["migrate", "--to", &url]);
@@ -159,7 +159,7 @@ async fn transfer_refuses_a_target_that_is_not_empty() {
     control.restart().await;
 }
 
-/// Another program, such as the SQLite shell, writes without the lock of the control plane.
+/// Another program, such as the SQLite shell, does not respect the lock of the control plane, and can write during a transfer.
 #[tokio::test]
 async fn transfer_refuses_a_source_in_use() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start_process().await);

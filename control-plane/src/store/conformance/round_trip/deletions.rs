@@ -142,6 +142,7 @@ impl StoreFixture {
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 1).await?, 1);
             assert_eq!(purge::delete_dependants(tx.conn(), deleted, 9).await?, 1);
             purge::finish(tx.conn(), deleted, time(51), Duration::from_secs(10)).await?;
+            // The registration can be used again, and the unique index accepts a second deleted agent, without a registration.
             assert!(agents::insert(tx.conn(), &same_registration).await?);
             agents::mark_deleted(tx.conn(), same_registration.id, cutoff, time(52)).await
         })
@@ -182,6 +183,7 @@ impl StoreFixture {
             purge::finish(tx.conn(), deleted, time(42), margin).await
         })
         .await;
+        // Until `margin` has passed, an older transaction may still insert rows, so the service is due once more.
         assert_eq!((list_due(42).await, list_due(43).await), (vec![], vec![deleted]));
         self.commit(async |tx| purge::finish(tx.conn(), deleted, time(43), margin).await).await;
         assert_eq!(list_due(99).await, []);

@@ -34,7 +34,7 @@ pub async fn delete_agent(control: &ControlPlane, humans: &Humans, services: &Se
     assert_eq!(refused.error().1, "AGENT_NOT_FOUND");
 }
 
-/// The logins of the agents after the feedback, a suspension, a revoked token, and failed logins.
+/// What happens after the feedback: logins of the agents, a suspension, the revocation of a token, and failed logins.
 pub async fn log_in_and_fail(control: &ControlPlane, humans: &Humans, services: &Services, agents: &Agents) -> Tokens {
     let (home, other) = (Some(services.home.service.as_str()), Some(services.other.service.as_str()));
     let revoked = log_in(control, address::LOGIN, &agents.regular, home).await;

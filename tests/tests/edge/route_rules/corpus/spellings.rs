@@ -1,4 +1,4 @@
-//! Spellings of `/admin` that the authors of this project wrote. They are regressions beside the public word lists.
+//! Spellings of `/admin` that the authors of this project wrote. They guard against the return of known mistakes.
 
 /// The spellings, separated by white space.
 pub const SPELLINGS: [&str; 9] = [

@@ -94,7 +94,7 @@ fn traversals(traversal: &[u8]) -> Vec<Vec<u8>> {
         let spelled = replaced(traversal, b"{FILE}", protected.as_bytes());
         targets.push([&prefix, &*spelled].concat());
         if depth > 3 {
-            // A deep traversal repeats the unit of a short one, so one target of it suffices.
+            // A deep traversal repeats the unit of a short one, so one target suffices for it.
             break;
         }
         targets.push(if spelled.starts_with(b"/") { spelled.clone() } else { [b"/", &*spelled].concat() });
@@ -110,7 +110,7 @@ fn traversals(traversal: &[u8]) -> Vec<Vec<u8>> {
     targets
 }
 
-/// The targets of a character: at the borders of the segments of a protected path, and in place of its letters.
+/// Request targets that contain this character: at the start or end of a segment of a protected path, or in place of a letter.
 fn characters(character: &[u8]) -> Vec<Vec<u8>> {
     let around = ["/@admin/secret", "/admin@/secret", "/admin/@", "/public/@/../admin", "/public/..@/admin/secret"];
     let mut targets: Vec<_> = around.iter().map(|shape| replaced(shape.as_bytes(), b"@", character)).collect();
