@@ -121,7 +121,7 @@ impl<S: Sign> Session<S> {
                 }
                 result => result,
             },
-            None => self.log_in(&mut state, None).await,
+            None => self.log_in_for(&mut state, None).await,
         }
     }
 
@@ -130,13 +130,13 @@ impl<S: Sign> Session<S> {
         let mut state = self.state.lock().await;
         match state.tokens.clone() {
             Some(current) => self.refresh_or_login(&mut state, &current).await,
-            None => self.log_in(&mut state, None).await,
+            None => self.log_in_for(&mut state, None).await,
         }
     }
 
     /// Logs in, even if the current tokens are still valid.
     pub async fn login(&self) -> Result<SessionTokens, ApiError> {
-        self.log_in(&mut *self.state.lock().await, None).await
+        self.log_in_for(&mut *self.state.lock().await, None).await
     }
 
     /// Ends the session at the control plane, which refuses its tokens from then on. Forgets the tokens even after an error.
@@ -172,7 +172,7 @@ impl<S: Sign> Session<S> {
                 Ok(Some(current.clone()))
             }
             Some(_) if is_requested => Ok(None),
-            _ => self.log_in(&mut state, Some(service)).await.map(Some),
+            _ => self.log_in_for(&mut state, Some(service)).await.map(Some),
         }
     }
 
@@ -188,13 +188,13 @@ impl<S: Sign> Session<S> {
         match refreshed {
             Ok(tokens) => Ok(state.tokens.insert(SessionTokens::from_response(requested_at, tokens)).clone()),
             // The session logs in without the user, and forgets `requested_service`: the control plane chooses the audience again.
-            Err(error) if error.ends_session() || is_scope_refused(&error) => self.log_in(state, None).await,
+            Err(error) if error.ends_session() || is_scope_refused(&error) => self.log_in_for(state, None).await,
             Err(error) => Err(error),
         }
     }
 
     /// Logs in for `service`; if it is `None`, for the service or resource of the session, if there is one.
-    async fn log_in(&self, state: &mut State, service: Option<&str>) -> Result<SessionTokens, ApiError> {
+    async fn log_in_for(&self, state: &mut State, service: Option<&str>) -> Result<SessionTokens, ApiError> {
         let requested_at = clock::now();
         let tokens = match &self.method {
             LoginMethod::Challenge { service: default } => {

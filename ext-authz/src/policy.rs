@@ -35,8 +35,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// The words (names) and values of all settings of the policy that differ from the default.
-    pub fn words(&self) -> Vec<(&'static str, String)> {
+    /// The names and values of all settings of the policy that differ from the default.
+    pub fn settings(&self) -> Vec<(&'static str, String)> {
         let Self { service, require_roles, any_role, require_permissions, any_permission, min_trust_score, .. } = self;
         let lists = [
             ("require_roles", join(require_roles)),

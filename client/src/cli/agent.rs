@@ -12,8 +12,8 @@ use super::{
     login::{LoginArgs, LoginResult, TokenPolicy, login},
     oauth::{LoginChoice, OAuthArgs},
     prelude::{
-        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR,
-        Receipt, ReceiptArgs, RequiredAgentArg, SecretFile, value_text,
+        API_ALLOWS_AT_ONCE, API_REFUSES_AT_ONCE, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, Receipt,
+        ReceiptArgs, RequiredAgentArg, SecretFile, value_text,
     },
     time::rfc3339,
 };
@@ -267,7 +267,7 @@ async fn delete(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     confirm.confirm(&context.messages, &format!("Delete the agent {agent}"), consequence)?;
     let revision = api.delete_agent(&agent).await?;
     let receipt = Receipt::of(context, wait, revision).await;
-    let text = receipt.details([("agentId", agent.clone()), ("deleted", "true".into())], REFUSES_WITHOUT_SIDECAR);
+    let text = receipt.details([("agentId", agent.clone()), ("deleted", "true".into())], API_REFUSES_AT_ONCE);
     Ok(receipt.output(text, json!({ "deleted": true, "agentId": agent }), None))
 }
 
@@ -287,9 +287,9 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     }
     let rows = ["agentId", "name", "status"].map(|name| (name, value_text(&record[name])));
     let (without_sidecars, next) = match status {
-        "suspended" => (REFUSES_WITHOUT_SIDECAR, "Next: countersign agent reactivate AGENT"),
-        "revoked" => (REFUSES_WITHOUT_SIDECAR, "Next: for a new agent, countersign agent keygen --profile NAME"),
-        _ => (ALLOWS_WITHOUT_SIDECAR, "Next: as the agent, countersign agent login"),
+        "suspended" => (API_REFUSES_AT_ONCE, "Next: countersign agent reactivate AGENT"),
+        "revoked" => (API_REFUSES_AT_ONCE, "Next: for a new agent, countersign agent keygen --profile NAME"),
+        _ => (API_ALLOWS_AT_ONCE, "Next: as the agent, countersign agent login"),
     };
     let text = receipt.details(rows, without_sidecars);
     Ok(receipt.output(text, record, Some(next)))

@@ -36,10 +36,10 @@ const GRACE: Duration = Duration::from_secs(5);
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a receipt says if no sidecar is connected, after a change that ends access.
-pub const REFUSES_WITHOUT_SIDECAR: &str = "the API refuses at once";
+pub const API_REFUSES_AT_ONCE: &str = "the API refuses at once";
 
 /// What a receipt says if no sidecar is connected, after a change that gives access.
-pub const ALLOWS_WITHOUT_SIDECAR: &str = "the API allows at once";
+pub const API_ALLOWS_AT_ONCE: &str = "the API allows at once";
 
 /// How long a command waits for the sidecars of its service, if at all.
 #[derive(Args)]
@@ -142,7 +142,7 @@ impl Receipt {
     }
 
     /// The text of the command: its rows, the revision, and after a wait where the change is in force. `without_sidecars` says what
-    /// happens if no sidecar is connected: [`REFUSES_WITHOUT_SIDECAR`] or [`ALLOWS_WITHOUT_SIDECAR`].
+    /// happens if no sidecar is connected: [`API_REFUSES_AT_ONCE`] or [`API_ALLOWS_AT_ONCE`].
     pub fn details(&self, rows: impl IntoIterator<Item = (&'static str, String)>, without_sidecars: &str) -> String {
         let enforced = self.result.as_ref().map(|result| match result {
             WaitResult::Known(enforcement, _) => enforcement_text(enforcement, without_sidecars),

@@ -4,7 +4,7 @@ use super::{
     apply::KeyScope,
     ids::api_key_id,
     prelude::{
-        CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, REFUSES_WITHOUT_SIDECAR, Receipt, Rows,
+        API_REFUSES_AT_ONCE, CliError, CommandOutput, ConfirmArgs, Context, OwnedServiceArgs, Receipt, Rows,
         SecretFile, WaitArgs, or_dash,
     },
 };
@@ -120,6 +120,6 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let receipt = Receipt::of(context, wait.of(&service), revision).await;
     let result = if revoked { "true" } else { "it was already" };
     let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service.id });
-    let text = receipt.details([("key", key_id), ("revoked", result.into())], REFUSES_WITHOUT_SIDECAR);
+    let text = receipt.details([("key", key_id), ("revoked", result.into())], API_REFUSES_AT_ONCE);
     Ok(receipt.output(text, json, Some("Next: countersign key list")))
 }

@@ -7,7 +7,7 @@ pub use super::{
     },
     confirm::ConfirmArgs,
     context::Context,
-    enforcement::{ALLOWS_WITHOUT_SIDECAR, REFUSES_WITHOUT_SIDECAR, Receipt, ReceiptArgs, WaitArgs},
+    enforcement::{API_ALLOWS_AT_ONCE, API_REFUSES_AT_ONCE, Receipt, ReceiptArgs, WaitArgs},
     error::{Cause, CliError},
     output::{CommandOutput, OutputFormat, quoted, value_name, value_text},
     secret_file::SecretFile,

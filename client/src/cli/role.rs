@@ -6,8 +6,8 @@ use super::{
     enforcement::Wait,
     ids::no_secret,
     prelude::{
-        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, ConfirmArgs, Context, ManagerArgs, OutputFormat,
-        REFUSES_WITHOUT_SIDECAR, Receipt, RequiredAgentArg, Rows, WaitArgs, id_with_name, or_dash, quoted, value_name,
+        API_ALLOWS_AT_ONCE, API_REFUSES_AT_ONCE, CliError, CommandOutput, ConfirmArgs, Context, ManagerArgs,
+        OutputFormat, Receipt, RequiredAgentArg, Rows, WaitArgs, id_with_name, or_dash, quoted, value_name,
     },
     time::parse_future_time,
 };
@@ -198,7 +198,7 @@ async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, Cl
     confirm.confirm(&context.messages, &format!("Delete the role {shown} of {}", service.id), consequence)?;
     let revision = service.delete_role(&id).await?;
     let receipt = Receipt::of(context, wait.of(&service), revision).await;
-    let text = receipt.details([("role", shown), ("deleted", "true".into())], REFUSES_WITHOUT_SIDECAR);
+    let text = receipt.details([("role", shown), ("deleted", "true".into())], API_REFUSES_AT_ONCE);
     let json = json!({ "deleted": true, "roleId": id, "serviceId": service.id });
     Ok(receipt.output(text, json, Some("Next: countersign role list")))
 }
@@ -215,7 +215,7 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
         ("agent", id_with_name(&agent, name.as_deref())),
         ("expires", expires.clone().unwrap_or_else(|| "never".into())),
     ];
-    let text = receipt.details(rows, ALLOWS_WITHOUT_SIDECAR);
+    let text = receipt.details(rows, API_ALLOWS_AT_ONCE);
     let json = json!({
         "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service.id, "expiresAt": expires,
     });
@@ -233,7 +233,7 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
         ("agent", id_with_name(&agent, name.as_deref())),
         ("revoked", result.into()),
     ];
-    let text = receipt.details(rows, REFUSES_WITHOUT_SIDECAR);
+    let text = receipt.details(rows, API_REFUSES_AT_ONCE);
     let json = json!({ "revoked": revoked, "roleId": role.id, "agentId": agent, "serviceId": service.id });
     Ok(receipt.output(text, json, Some("Next: countersign role list")))
 }

@@ -4,7 +4,7 @@ use super::{
     complete,
     environment::variable,
     prelude::{
-        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, Context, HumanArgs, OwnedServiceArgs, REFUSES_WITHOUT_SIDECAR,
+        API_ALLOWS_AT_ONCE, API_REFUSES_AT_ONCE, CliError, CommandOutput, Context, HumanArgs, OwnedServiceArgs,
         Receipt, Rows, WaitArgs, details,
     },
     transfer::{self, DeleteArgs, TransferArgs, find_offer},
@@ -194,10 +194,8 @@ async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, Cl
     let change = ServiceChange { name, accepts_unbound_tokens, resource_uris, ..ServiceChange::default() };
     let ChangedRecord { record: changed, revision } = service.change(change).await?;
     let receipt = Receipt::of(context, wait.of(&service), revision).await;
-    let text = receipt.details(
-        rows(&changed),
-        if changed.accepts_unbound_tokens { ALLOWS_WITHOUT_SIDECAR } else { REFUSES_WITHOUT_SIDECAR },
-    );
+    let text = receipt
+        .details(rows(&changed), if changed.accepts_unbound_tokens { API_ALLOWS_AT_ONCE } else { API_REFUSES_AT_ONCE });
     Ok(receipt.output(text, json!(changed), Some("Next: countersign service show")))
 }
 

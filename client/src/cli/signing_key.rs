@@ -3,8 +3,8 @@
 use super::{
     ids,
     prelude::{
-        ALLOWS_WITHOUT_SIDECAR, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR,
-        Receipt, Rows, or_dash,
+        API_ALLOWS_AT_ONCE, API_REFUSES_AT_ONCE, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, Receipt,
+        Rows, or_dash,
     },
     time::relative,
 };
@@ -75,7 +75,7 @@ async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, Cl
     let Rotation { kid, status, signs_from, revision } = &rotation;
     let receipt = Receipt::without_wait(*revision);
     let rows = [("key", kid.clone()), ("status", status.clone()), ("signs from", signs_from.clone())];
-    let text = receipt.details(rows, ALLOWS_WITHOUT_SIDECAR);
+    let text = receipt.details(rows, API_ALLOWS_AT_ONCE);
     let note = if status == "signing" {
         "The new key signs now. The old key stays valid until its last token has expired.".to_owned()
     } else {
@@ -98,7 +98,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
     let Revocation { revoked, revision } = api.revoke_signing_key(&kid).await?;
     let receipt = Receipt::without_wait(revision);
     let result = if revoked { "true" } else { "it was already" };
-    let text = receipt.details([("key", kid.clone()), ("revoked", result.into())], REFUSES_WITHOUT_SIDECAR);
+    let text = receipt.details([("key", kid.clone()), ("revoked", result.into())], API_REFUSES_AT_ONCE);
     let note =
         "Tokens that this key signed are refused everywhere within a second.\nNext: countersign signing-key list";
     Ok(receipt.output(text, json!({ "revoked": revoked, "kid": kid }), Some(note)))

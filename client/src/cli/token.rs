@@ -6,8 +6,8 @@ use super::{
     ids::service_id,
     placeholders,
     prelude::{
-        Cause, CliError, CommandOutput, Context, HumanTokenArg, REFUSES_WITHOUT_SIDECAR, Receipt, ReceiptArgs,
-        ServerArgs, details, value_text,
+        API_REFUSES_AT_ONCE, Cause, CliError, CommandOutput, Context, HumanTokenArg, Receipt, ReceiptArgs, ServerArgs,
+        details, value_text,
     },
     time::rfc3339,
 };
@@ -117,7 +117,7 @@ async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, Cl
         "session" => "The session is revoked: its refresh token and all its access tokens.",
         _ => "The access token is revoked.",
     };
-    let text = format!("{text}\n{}", receipt.details([], REFUSES_WITHOUT_SIDECAR));
+    let text = format!("{text}\n{}", receipt.details([], API_REFUSES_AT_ONCE));
     let output = receipt.output(text, json!({ "revoked": true, "kind": kind }), None);
     if output.error.is_none() {
         return Ok(output.with_profile_result(saved));

@@ -5,8 +5,7 @@ use super::{
     ids::{no_secret, service_id},
     placeholders,
     prelude::{
-        CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR, Receipt, Rows, details,
-        quoted,
+        API_REFUSES_AT_ONCE, CliError, CommandOutput, ConfirmArgs, Context, HumanArgs, Receipt, Rows, details, quoted,
     },
 };
 use clap::Args;
@@ -64,7 +63,7 @@ pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput
         profile.audience = profile.audience.take().filter(is_other);
     });
     let text = receipt
-        .details([("service", service.clone()), ("name", name), ("deleted", "true".into())], REFUSES_WITHOUT_SIDECAR);
+        .details([("service", service.clone()), ("name", name), ("deleted", "true".into())], API_REFUSES_AT_ONCE);
     Ok(receipt.output(text, json!({ "deleted": true, "serviceId": service }), None).with_profile_result(saved))
 }
 

@@ -204,7 +204,7 @@ impl ApiError {
 
     /// Replaces the message if this error refuses a credential. Other errors keep their message.
     #[must_use]
-    pub fn explained(mut self, message: &str) -> Self {
+    pub fn with_refusal_message(mut self, message: &str) -> Self {
         if matches!(self.code, ErrorCode::AuthenticationFailed | ErrorCode::InsufficientPermissions) {
             message.clone_into(&mut self.message);
         }

@@ -13,7 +13,7 @@ use serde::{Serialize, de::DeserializeOwned};
 
 /// How an operation makes its response, and whether it stores the response, so that a repeated request gets it again.
 #[derive(Debug)]
-pub struct ResponseFormat<T, R> {
+pub struct IdempotentResponse<T, R> {
     /// The idempotency key and the digest of the body. `None`: the request has no key, so nothing is stored.
     pub request: Option<IdempotentRequest>,
     /// Makes the response body from the result.
@@ -26,7 +26,7 @@ pub(in crate::operations) struct IdempotencyGuard<T, R> {
     present: fn(&T) -> R,
 }
 
-impl<T, R: Serialize + DeserializeOwned> ResponseFormat<T, R> {
+impl<T, R: Serialize + DeserializeOwned> IdempotentResponse<T, R> {
     /// Creates the guard for a caller and an operation. `operation` is the name of the operation, and the ids of its objects unless the
     /// body names them.
     pub(in crate::operations) fn guard(&self, initiator: &Initiator, operation: &[&str]) -> IdempotencyGuard<T, R> {

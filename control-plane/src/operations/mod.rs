@@ -35,7 +35,7 @@ pub use auth::{
 pub use authorize::{authenticate_service, require_manager, require_owner, require_service_creator};
 pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
-pub use idempotency::ResponseFormat;
+pub use idempotency::IdempotentResponse;
 pub use maintenance::{
     ArchivedChain, AuditArchive, DatabaseHealth, EnforcementStatus, MasterKeyRotation, RestoreReport,
     check_database_write, confirm_changes, correct_totals, count_services_and_active_agents, delete_archived_entries,

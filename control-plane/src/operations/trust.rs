@@ -1,7 +1,7 @@
 //! Feedback of services about agents, and the trust scores that result from it.
 
 use super::{
-    Context, OperationError, ResponseFormat,
+    Context, IdempotentResponse, OperationError,
     find::{find_agent, find_service, lock_agent},
 };
 use crate::{
@@ -36,10 +36,10 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     request: &FeedbackRequest,
-    format: &ResponseFormat<TrustScore, R>,
+    reply: &IdempotentResponse<TrustScore, R>,
 ) -> Result<R, OperationError> {
     // The guard needs no ids here: the API key of the initiator determines the service, and the body names the agent.
-    let idempotency = &format.guard(initiator, &["submit_feedback"]);
+    let idempotency = &reply.guard(initiator, &["submit_feedback"]);
     let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
     let FeedbackRequest { service, agent, score, ref reason, ref metadata } = *request;
     let work = async |mut tx: WriteTransaction| {

@@ -276,7 +276,7 @@ fn record_of(unwritten: &Unwritten, control_plane: &str, now: Timestamp) -> Reco
         stream: stream.number,
         connected_at: stream.connected_at,
         progress: *progress,
-        confirmed_at: stream.confirmed_by(),
+        confirmed_at: stream.latest_confirmation(),
         ended_at: (*phase != Phase::InUse).then_some(now),
         max_staleness: stream.max_staleness,
         distributed: None,

@@ -65,7 +65,7 @@ impl Unwritten {
     pub(super) fn decides_no_more(&self) -> bool {
         match self.phase {
             Phase::InUse => false,
-            Phase::Ended => self.stream.confirmed_by().is_none(),
+            Phase::Ended => self.stream.latest_confirmation().is_none(),
             Phase::Left => true,
         }
     }

@@ -67,7 +67,7 @@ struct State {
     /// How many more reports the sidecar may send: one for each message that we sent.
     reports_left: u32,
     /// The latest possible time of the sidecar's last confirmation, since boot. `None`: the sidecar was never confirmed.
-    confirmed_by: Option<Duration>,
+    latest_confirmation: Option<Duration>,
     /// See [`NewStream::previous`].
     previous: Option<SidecarInstance>,
     /// Until when we try to delete the row of the previous process, since boot. `None` before the sidecar has reported data.
@@ -144,7 +144,7 @@ impl StreamStatus {
         release.truncate(release.floor_char_boundary(MAX_RELEASE));
         release.shrink_to_fit();
         // We assume the worst: on an earlier stream, the sidecar may have been confirmed just now.
-        let confirmed_by = (has_view || number > 1).then(|| clock.since_boot());
+        let latest_confirmation = (has_view || number > 1).then(|| clock.since_boot());
         let previous = previous.filter(|previous| *previous != identity.instance);
         Self {
             identity,
@@ -162,7 +162,7 @@ impl StreamStatus {
                 queued: Revision::default(),
                 is_behind: true,
                 reports_left: 0,
-                confirmed_by,
+                latest_confirmation,
                 previous,
                 forgets_until: None,
             }),
@@ -225,9 +225,9 @@ impl StreamStatus {
     }
 
     /// Call when a ping arrives. Our answer confirms the view as of the time when the ping was sent, so not later than now.
-    pub fn expects_confirmation(&self) {
+    pub fn will_confirm(&self) {
         let now = self.clock.since_boot();
-        self.state().confirmed_by = Some(now);
+        self.state().latest_confirmation = Some(now);
     }
 
     /// Call when the sidecar reports that it decides with all changes up to a revision. It never returns to older data.
@@ -257,15 +257,15 @@ impl StreamStatus {
     /// Whether the sidecar of this ended stream refuses all requests by now, even for a control plane whose clock is behind. A
     /// sidecar that was never confirmed counts as confirmed at boot.
     pub(super) fn has_expired(&self) -> bool {
-        let confirmed_by = self.state().confirmed_by.unwrap_or_default();
-        let age = self.clock.since_boot().saturating_sub(confirmed_by);
+        let latest_confirmation = self.state().latest_confirmation.unwrap_or_default();
+        let age = self.clock.since_boot().saturating_sub(latest_confirmation);
         age >= self.max_staleness + CLOCK_MARGIN * 2
     }
 
     /// The latest possible time of the sidecar's last confirmation, by the wall clock. `None`: the sidecar was never confirmed.
-    pub(super) fn confirmed_by(&self) -> Option<Timestamp> {
-        let confirmed_by = self.state().confirmed_by?;
-        Some(self.clock.now().saturating_sub(self.clock.since_boot().saturating_sub(confirmed_by)))
+    pub(super) fn latest_confirmation(&self) -> Option<Timestamp> {
+        let latest_confirmation = self.state().latest_confirmation?;
+        Some(self.clock.now().saturating_sub(self.clock.since_boot().saturating_sub(latest_confirmation)))
     }
 
     pub(super) fn progress(&self) -> SidecarProgress {
@@ -285,14 +285,14 @@ impl StreamStatus {
 
     /// Replaces the values in `sidecar`, which come from its row, by those of the stream.
     pub(super) fn describe(&self, sidecar: &mut Sidecar, distributed: Revision) {
-        let confirmed_by = self.confirmed_by();
+        let latest_confirmation = self.latest_confirmation();
         // The row may still describe an earlier stream of the same process.
         (sidecar.identity, sidecar.connected_at) = (self.identity.clone(), self.connected_at);
         sidecar.is_connected = self.phase() == Phase::InUse;
         sidecar.in_force = self.in_force(distributed);
         sidecar.applied_at = self.progress().applied_at;
-        sidecar.last_known_confirmation = confirmed_by;
-        sidecar.refuses_by = confirmed_by.map(|time| time.saturating_add(sidecar.max_staleness));
+        sidecar.last_known_confirmation = latest_confirmation;
+        sidecar.refuses_by = latest_confirmation.map(|time| time.saturating_add(sidecar.max_staleness));
     }
 }
 

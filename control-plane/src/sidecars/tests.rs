@@ -143,7 +143,7 @@ impl ControlPlane {
 
     /// Whether the sidecar of a stream gets an answer to a ping.
     async fn confirms(&self, stream: &OpenStream) -> bool {
-        stream.status().expects_confirmation();
+        stream.status().will_confirm();
         let mut read = self.sidecars.0.store.read().await.unwrap();
         self.sidecars.is_registered(&mut read).await.unwrap() && stream.may_be_confirmed()
     }
@@ -419,7 +419,7 @@ async fn sidecar_whose_first_confirmation_is_under_way_counts() {
     stream.status().queues(revision(1));
     control_plane.distribute(revision(1));
     assert_eq!(control_plane.receipt(revision(1)).await.sidecars, 0, "it was never confirmed");
-    stream.status().expects_confirmation();
+    stream.status().will_confirm();
     assert_is_awaited(&control_plane.receipt(revision(1)).await);
 }
 
@@ -450,7 +450,7 @@ async fn next_stream_is_confirmed_without_a_write_only_if_the_row_is_certainly_o
         assert!(streams.may_be_confirmed(&first.status(), &name));
         assert!(!streams.may_be_confirmed(&first.status(), &Arc::from("other")), "it took another name");
         let status = first.status();
-        status.expects_confirmation();
+        status.will_confirm();
         drop(first);
         assert_eq!(write(&mut streams, &name, end), 1);
         let second = control_plane.open_of(PROCESS, 2, None);

@@ -84,16 +84,16 @@ pub async fn update(conn: &mut Conn, role: &Role) -> Result<(), StoreError> {
     conn.must_change_row(UPDATE_ROLE, "update_role", parameters).await
 }
 
-/// Marks a role as deleted, and gives its row the name `free_name`, so that a new role can have its name. Background work removes
+/// Marks a role as deleted, and gives its row the name `name_after_deletion`, so that a new role can have its name. Background work removes
 /// its assignments and then its row, see [`super::purge`]. Returns false if the service has no such role.
 pub async fn mark_deleted(
     conn: &mut Conn,
     service: ServiceId,
     id: RoleId,
-    free_name: &str,
+    name_after_deletion: &str,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    conn.changes_row(MARK_DELETED, params![now, free_name, id, service]).await
+    conn.changes_row(MARK_DELETED, params![now, name_after_deletion, id, service]).await
 }
 
 /// The name of a role, and whether and when the role or its service was deleted.

@@ -32,7 +32,7 @@ statements! { STATEMENTS:
     FIND_SESSION = concat!("SELECT ", columns!(), " FROM sessions WHERE id = $1");
     /// The sessions of an agent that can still be refreshed, newest first, after the first `$3`. ORDER BY has `ended_at`, which is
     /// NULL, only because the index has it, too, so that the databases need not sort.
-    LIST_OLDEST_LIVE = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
+    LIST_LIVE_BEYOND = "SELECT id FROM sessions WHERE agent_id = $1 AND ended_at IS NULL AND expires_at > $2 \
          ORDER BY ended_at DESC, started_at DESC, id DESC LIMIT $4 + 0 OFFSET $3";
     REPLACE_REFRESH_TOKEN = "UPDATE sessions SET refresh_hash = $1, audiences = $2 WHERE id = $3 AND refresh_hash = $4 \
          AND ended_at IS NULL";
@@ -94,7 +94,7 @@ pub async fn list_live_beyond(
     kept: u32,
     limit: u32,
 ) -> Result<Vec<SessionId>, StoreError> {
-    conn.list_rows(LIST_OLDEST_LIVE, params![agent, now, kept, limit], |row| row::parse(row, "id")).await
+    conn.list_rows(LIST_LIVE_BEYOND, params![agent, now, kept, limit], |row| row::parse(row, "id")).await
 }
 
 /// Marks sessions as ended. Also sets their expiry, so that housekeeping deletes them like expired ones. Returns the sessions that

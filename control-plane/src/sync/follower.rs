@@ -281,7 +281,7 @@ impl Follower {
     /// Reads the current position of the change feed, and queues a pong that confirms the data of this revision. [`Self::send_pongs`]
     /// sends the pong after all changes up to the revision.
     async fn record_ping(&mut self, number: u64) -> Result<(), Status> {
-        self.stream.status().expects_confirmation();
+        self.stream.status().will_confirm();
         // `None`: others consider us killed, so we must not answer this ping. The sidecar will send others.
         let Some(position) = Box::pin(self.context.position()).await? else { return Ok(()) };
         if self.pending_pongs.len() >= MAX_PENDING_PONGS {

@@ -255,10 +255,10 @@ impl Facts<'_> {
         };
         // Without a policy, an error is about the context extensions. With a policy, an error is about the MCP message.
         let Some(policy) = &self.outcome.policy else { return error.unwrap_or_default().to_owned() };
-        let words = list_words(policy.words().into_iter());
+        let settings = list_settings(policy.settings().into_iter());
         let dry_run = if self.outcome.rule.is_some_and(|rule| rule.dry_run) { "; dry run" } else { "" };
         let mcp = error.map(|error| format!("; MCP: {error}")).unwrap_or_default();
-        format!("{source}{words}{dry_run}{mcp}")
+        format!("{source}{settings}{dry_run}{mcp}")
     }
 
     fn view_detail(&self, view: &View) -> String {
@@ -302,14 +302,14 @@ impl Facts<'_> {
     }
 
     fn requirement_detail(&self, question: Question, identity: &VerifiedIdentity) -> String {
-        let (actual, words): (_, &[&str]) = match question {
+        let (actual, names): (_, &[&str]) = match question {
             Question::Roles => (list_names(&identity.roles), &["require_roles", "any_role", "allow_unassigned"]),
             Question::Permissions => (list_names(&identity.permissions), &["require_permissions", "any_permission"]),
             _ => (identity.trust_score.to_string(), &["min_trust_score"]), // `Trust`
         };
-        let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.words());
-        let required = required.into_iter().filter(|(word, _)| words.contains(word));
-        format!("the agent has {actual}{}", list_words(required))
+        let required = self.outcome.policy.as_ref().map_or_else(Vec::new, |policy| policy.settings());
+        let required = required.into_iter().filter(|(name, _)| names.contains(name));
+        format!("the agent has {actual}{}", list_settings(required))
     }
 }
 
@@ -318,9 +318,9 @@ fn list_names(names: &[impl ToString]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
-/// Writes words of a policy (the names of its settings) and their values, each after a semicolon.
-fn list_words<'a>(words: impl Iterator<Item = (&'a str, String)>) -> String {
-    words.map(|(word, value)| format!("; {word} = {value}")).collect::<Vec<_>>().concat()
+/// Writes settings of a policy with their values, each after a semicolon.
+fn list_settings<'a>(settings: impl Iterator<Item = (&'a str, String)>) -> String {
+    settings.map(|(name, value)| format!("; {name} = {value}")).collect::<Vec<_>>().concat()
 }
 
 fn rfc3339(time: Timestamp) -> String {

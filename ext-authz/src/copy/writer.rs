@@ -83,7 +83,7 @@ impl CopyWriter {
     async fn pause(&self) {
         let pause = self.state.next_awaited_write.saturating_sub(self.clock.since_boot()).max(MIN_PAUSE);
         let awaited = async {
-            self.progress.wait_until_behind().await;
+            self.progress.wait_until_awaited().await;
             tokio::time::sleep(pause).await;
         };
         tokio::select! {
@@ -104,7 +104,7 @@ impl CopyWriter {
         }
         self.state.was_refused = false;
         let Some((_, contact)) = self.confirmed_view() else { return };
-        let (now, is_awaited) = (self.clock.since_boot(), self.progress.is_behind());
+        let (now, is_awaited) = (self.clock.since_boot(), self.progress.is_awaited());
         let is_due = is_last || now >= self.state.next_write || (is_awaited && now >= self.state.next_awaited_write);
         if is_due && (is_awaited || self.state.confirmed_at < Some(contact.since_boot)) {
             self.write().await;

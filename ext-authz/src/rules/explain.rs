@@ -69,7 +69,7 @@ impl Explanation<'_> {
         let verdict = if rule.dry_run { "allowed" } else { "refused" };
         match self.policy(rule) {
             Ok(Some(policy)) => {
-                policy.words().into_iter().try_for_each(|(word, value)| writeln!(f, "requires {word} = {value}"))
+                policy.settings().into_iter().try_for_each(|(word, value)| writeln!(f, "requires {word} = {value}"))
             }
             Ok(None) => {
                 writeln!(f, "mcp      the request is {verdict} with the reason {}", Reason::McpNotAllowed.as_str())

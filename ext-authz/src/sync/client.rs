@@ -98,7 +98,7 @@ impl StreamClient {
             let is_key_unknown = if is_key_refused {
                 self.key_refusals.refused(&credentials, stream_state.was_confirmed(), self.addresses.count())
             } else {
-                self.key_refusals.other_end();
+                self.key_refusals.reset();
                 false
             };
             // The view, or a part of a snapshot, names agents by hashes under an old key. So the next stream must begin with a new
@@ -264,7 +264,7 @@ impl StreamClient {
         if let Some(copy) = &self.target.copy
             && earlier.is_some_and(|earlier| view.revision() < earlier.revision())
         {
-            copy.restart();
+            copy.older_data_published();
         }
         self.metrics.view_published(service, view.revision(), view.agent_count());
         if self.connected_service.replace(service).is_none() {

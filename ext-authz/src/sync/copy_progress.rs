@@ -17,20 +17,20 @@ struct Progress {
     /// The revision of the copy on disk, or a lower one; `None` if there is certainly no copy.
     on_disk: Option<Revision>,
     /// How often the client has published older data than before.
-    restarts: u64,
+    times_replaced: u64,
 }
 
-/// A write that has begun. At its end, `restarts` shows whether the client has published older data meanwhile.
+/// A write that has begun. At its end, `times_replaced` shows whether the client has published older data meanwhile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunWrite {
-    restarts: u64,
+    times_replaced: u64,
 }
 
 impl CopyProgress {
     /// The progress at the start. `has_file` is false if there is certainly no copy. If there may be one, it counts as revision 0.
     pub fn new(has_file: bool) -> Self {
         let on_disk = has_file.then_some(Revision::default());
-        Self(watch::Sender::new(Progress { wanted: Revision::default(), on_disk, restarts: 0 }))
+        Self(watch::Sender::new(Progress { wanted: Revision::default(), on_disk, times_replaced: 0 }))
     }
 
     /// Asks the writer for a copy with this revision, because the client has to report it.
@@ -49,11 +49,11 @@ impl CopyProgress {
 
     /// Records that the client has published older data than before. The copy on disk may contain changes that this data does not
     /// have, so its revision counts as 0.
-    pub fn restart(&self) {
+    pub fn older_data_published(&self) {
         self.0.send_modify(|progress| {
             progress.wanted = Revision::default();
             progress.on_disk = progress.on_disk.map(|_| Revision::default());
-            progress.restarts += 1;
+            progress.times_replaced += 1;
         });
     }
 
@@ -63,13 +63,13 @@ impl CopyProgress {
         self.0.send_modify(|progress| {
             progress.on_disk.get_or_insert_default();
         });
-        BegunWrite { restarts: self.0.borrow().restarts }
+        BegunWrite { times_replaced: self.0.borrow().times_replaced }
     }
 
     /// Ends a write: the only copy on disk has this revision, unless `restart` was called since the write began.
     pub fn written(&self, write: BegunWrite, revision: Revision) {
         self.0.send_modify(|progress| {
-            let is_same_data = write.restarts == progress.restarts;
+            let is_same_data = write.times_replaced == progress.times_replaced;
             progress.on_disk = Some(if is_same_data { revision } else { Revision::default() });
         });
     }
@@ -92,14 +92,14 @@ impl CopyProgress {
     }
 
     /// Whether the client waits for a newer copy before it can report a revision.
-    pub fn is_behind(&self) -> bool {
-        self.0.borrow().is_behind()
+    pub fn is_awaited(&self) -> bool {
+        self.0.borrow().is_awaited()
     }
 
     /// Returns when the client waits for a newer copy.
-    pub async fn wait_until_behind(&self) {
+    pub async fn wait_until_awaited(&self) {
         let mut changes = self.changes();
-        while !self.is_behind() {
+        while !self.is_awaited() {
             changes.next().await;
         }
     }
@@ -110,7 +110,7 @@ impl CopyProgress {
 }
 
 impl Progress {
-    fn is_behind(self) -> bool {
+    fn is_awaited(self) -> bool {
         self.on_disk.is_some_and(|on_disk| on_disk < self.wanted)
     }
 }
@@ -141,16 +141,16 @@ mod tests {
     fn writer_hurries_only_if_an_older_copy_is_on_disk() {
         let progress = CopyProgress::new(false);
         progress.want(revision(7));
-        assert!(!progress.is_behind(), "without a copy, nothing older can be used");
+        assert!(!progress.is_awaited(), "without a copy, nothing older can be used");
         let write = progress.begin_write();
-        assert!(progress.is_behind());
+        assert!(progress.is_awaited());
         progress.written(write, revision(6));
-        assert!(progress.is_behind());
+        assert!(progress.is_awaited());
         let write = progress.begin_write();
         progress.written(write, revision(8));
-        assert_eq!((progress.is_behind(), progress.on_disk()), (false, Some(revision(8))));
+        assert_eq!((progress.is_awaited(), progress.on_disk()), (false, Some(revision(8))));
         progress.want(revision(5));
-        assert!(!progress.is_behind(), "a lower revision is not wanted");
+        assert!(!progress.is_awaited(), "a lower revision is not wanted");
     }
 
     #[test]
@@ -175,13 +175,13 @@ mod tests {
         let write = progress.begin_write();
         progress.written(write, revision(50));
         let write = progress.begin_write();
-        progress.restart();
+        progress.older_data_published();
         assert_eq!(progress.on_disk(), Some(revision(0)));
         progress.written(write, revision(50));
         assert_eq!(progress.on_disk(), Some(revision(0)), "the write began before the data was replaced");
         progress.want(revision(30));
         let write = progress.begin_write();
         progress.written(write, revision(30));
-        assert!(!progress.is_behind());
+        assert!(!progress.is_awaited());
     }
 }

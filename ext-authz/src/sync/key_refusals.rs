@@ -19,18 +19,18 @@ pub struct KeyRefusals {
 
 impl KeyRefusals {
     /// Records that an address does not know these credentials, if they were not replaced meanwhile. Returns whether all
-    /// `addresses` addresses refused them in a row. `was_in_use`: the stream had confirmed the view, so earlier refusals do not
+    /// `addresses` addresses refused them in a row. `was_confirmed`: the stream had confirmed the view, so earlier refusals do not
     /// count.
-    pub fn refused(&mut self, credentials: &Credentials, was_in_use: bool, addresses: usize) -> bool {
+    pub fn refused(&mut self, credentials: &Credentials, was_confirmed: bool, addresses: usize) -> bool {
         let earlier = self.refused.replace(Arc::clone(credentials));
-        let continues = !was_in_use && earlier.is_some_and(|earlier| earlier == *credentials);
+        let continues = !was_confirmed && earlier.is_some_and(|earlier| earlier == *credentials);
         self.in_a_row = if continues { self.in_a_row.saturating_add(1) } else { 1 };
         self.in_a_row >= addresses
     }
 
     /// Records that an attempt ended for another reason than a refusal, or that the credentials were replaced meanwhile: a refusal
     /// of the old ones says nothing about the new ones.
-    pub fn other_end(&mut self) {
+    pub fn reset(&mut self) {
         *self = Self::default();
     }
 }
@@ -60,7 +60,7 @@ mod tests {
             Refused => refusals.refused(&key, false, addresses),
             Revoked => refusals.refused(&key, true, addresses),
             Other => {
-                refusals.other_end();
+                refusals.reset();
                 false
             }
         };

@@ -4,7 +4,7 @@ use crate::cli::{
     complete,
     ids::service_id,
     prelude::{
-        CliError, CommandOutput, Context, HumanArgs, REFUSES_WITHOUT_SIDECAR, Receipt, RequiredAgentArg, Rows, or_dash,
+        API_REFUSES_AT_ONCE, CliError, CommandOutput, Context, HumanArgs, Receipt, RequiredAgentArg, Rows, or_dash,
     },
 };
 use clap::Args;
@@ -81,6 +81,6 @@ pub async fn set_admission(
     let json = json!({
         "agentId": agent, "serviceId": service, "mayAssignRoles": may_assign_roles, "revokedRoles": ended,
     });
-    let text = format!("{text}\n{}", receipt.details([], REFUSES_WITHOUT_SIDECAR));
+    let text = format!("{text}\n{}", receipt.details([], API_REFUSES_AT_ONCE));
     Ok(receipt.output(text, json, None))
 }

@@ -93,7 +93,7 @@ pub fn unknown_because(context: &Context, error: ApiError, otherwise: &str) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::enforcement::{ALLOWS_WITHOUT_SIDECAR, REFUSES_WITHOUT_SIDECAR};
+    use crate::cli::enforcement::{API_ALLOWS_AT_ONCE, API_REFUSES_AT_ONCE};
     use serde_json::json;
 
     fn enforcement(sidecars: u64, enforced_sidecars: u64) -> Enforcement {
@@ -121,11 +121,11 @@ mod tests {
     #[test]
     fn receipt_states_where_the_change_is_in_force() {
         for (answer, without_sidecars, expected) in [
-            (enforcement(214, 214), REFUSES_WITHOUT_SIDECAR, "at 214 of 214 sidecars within 38 ms"),
-            (Enforcement { milliseconds: None, ..enforcement(2, 2) }, REFUSES_WITHOUT_SIDECAR, "at 2 of 2 sidecars"),
-            (enforcement(0, 0), REFUSES_WITHOUT_SIDECAR, "no sidecar is connected; the API refuses at once"),
-            (enforcement(0, 0), ALLOWS_WITHOUT_SIDECAR, "no sidecar is connected; the API allows at once"),
-            (enforcement(214, 213), REFUSES_WITHOUT_SIDECAR, "not yet: at 213 of 214 sidecars"),
+            (enforcement(214, 214), API_REFUSES_AT_ONCE, "at 214 of 214 sidecars within 38 ms"),
+            (Enforcement { milliseconds: None, ..enforcement(2, 2) }, API_REFUSES_AT_ONCE, "at 2 of 2 sidecars"),
+            (enforcement(0, 0), API_REFUSES_AT_ONCE, "no sidecar is connected; the API refuses at once"),
+            (enforcement(0, 0), API_ALLOWS_AT_ONCE, "no sidecar is connected; the API allows at once"),
+            (enforcement(214, 213), API_REFUSES_AT_ONCE, "not yet: at 213 of 214 sidecars"),
         ] {
             assert_eq!(enforcement_text(&answer, without_sidecars), expected);
         }

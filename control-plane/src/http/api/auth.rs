@@ -122,7 +122,7 @@ pub async fn register(
     let AgentRegistration { email, name, key, metadata } = body.read()?;
     let request = RegistrationRequest { email, name, key, metadata: metadata.unwrap_or_default() };
     let initiator = call.initiator_for_human(human.as_ref());
-    let format = ResponseFormat { request: idempotency?.0, present: registered_agent };
+    let reply = IdempotentResponse { request: idempotency?.0, present: registered_agent };
     let agent_of = |response: &RegisteredAgent| response.agent_id;
     let body = operations::register_agent(call.context(), &initiator, human, request, &format, agent_of).await?;
     Ok((StatusCode::CREATED, Json(body)))

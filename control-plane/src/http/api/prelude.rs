@@ -29,7 +29,7 @@ pub(super) use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, ResponseFormat},
+    operations::{self, IdempotentResponse},
 };
 pub(super) use axum::{Json, extract::State, http::StatusCode};
 pub(super) use serde::Serialize;

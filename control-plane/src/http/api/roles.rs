@@ -138,8 +138,8 @@ pub async fn create(
     let (service, initiator) = call.require_manager_of(&service).await?;
     let NewRole { name, description, permissions, managed_by } = body.read()?;
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions, managed_by };
-    let format = ResponseFormat { request: idempotency?.0, present: created_role };
-    let created = operations::create_role(call.context(), &initiator, service, &request, &format).await?;
+    let reply = IdempotentResponse { request: idempotency?.0, present: created_role };
+    let created = operations::create_role(call.context(), &initiator, service, &request, &reply).await?;
     Ok((StatusCode::CREATED, Json(created.value)))
 }
 

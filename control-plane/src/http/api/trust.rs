@@ -90,8 +90,8 @@ pub async fn submit(
     let (reason, metadata) = (reason.unwrap_or_default(), metadata.unwrap_or_default());
     let request = FeedbackRequest { service: key.service, agent: agent.parse()?, score, reason, metadata };
     let present = |trust: &TrustScore| FeedbackResponse { recorded: true, new_trust_score: *trust };
-    let format = ResponseFormat { request: idempotency?.0, present };
-    let body = operations::submit_feedback(call.context(), &call.initiator_for_key(&key), &request, &format).await?;
+    let reply = IdempotentResponse { request: idempotency?.0, present };
+    let body = operations::submit_feedback(call.context(), &call.initiator_for_key(&key), &request, &reply).await?;
     Ok(Json(body))
 }
 

@@ -84,13 +84,13 @@ impl ServiceClient {
                 if matches!(problem, CredentialsError::TwoWays) && error.is_unauthenticated() {
                     return Err(OAuthError::new("invalid_request", &problem.to_string()));
                 }
-                Err(error.explained(&problem.to_string()))
+                Err(error.with_refusal_message(&problem.to_string()))
             }
         };
         result.map_err(|error| {
             let is_of_other_service = error.reason() == Some(Reason::NotYours);
             let problem = "the API key is of another service than the client id";
-            OAuthError::of_client(if is_of_other_service { error.explained(problem) } else { error }, scheme)
+            OAuthError::of_client(if is_of_other_service { error.with_refusal_message(problem) } else { error }, scheme)
         })
     }
 

@@ -9,7 +9,7 @@ use crate::{
         text::{DisplayName, EmailAddress, Metadata},
         total::Total,
     },
-    operations::{Context, OperationError, ResponseFormat},
+    operations::{Context, IdempotentResponse, OperationError},
     store::{StoreError, WriteTransaction, agents, quotas, totals, unused_agents},
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
@@ -33,7 +33,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     initiator: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
-    format: &ResponseFormat<Agent, R>,
+    reply: &IdempotentResponse<Agent, R>,
     agent_of: fn(&R) -> AgentId,
 ) -> Result<R, OperationError> {
     if human.is_none() && context.config.quotas.public_agents == 0 {
@@ -45,7 +45,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
     // All registrants without a token have the same initiator, so we tell them apart by their e-mail addresses.
     let registrant = if human.is_none() { email.as_str() } else { "" };
-    let idempotency = &format.guard(initiator, &["register_agent", registrant]);
+    let idempotency = &reply.guard(initiator, &["register_agent", registrant]);
     let owner = human.map(|human| human.identity);
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
     let id = context.new_id(AgentId::from_bits);

@@ -8,7 +8,7 @@ use crate::{
         text::{Description, ManagedBy},
     },
     operations::{
-        Context, NotFound, OperationError, ResponseFormat,
+        Context, IdempotentResponse, NotFound, OperationError,
         authorize::lock_managed_service,
         find::{find_role, find_service},
     },
@@ -26,16 +26,16 @@ pub struct RoleRequest {
     pub managed_by: Option<ManagedBy>,
 }
 
-/// Creates a role. `format` makes the response. If the request has an idempotency key, the response is stored, and a repeated
+/// Creates a role. `reply` makes the response. If the request has an idempotency key, the response is stored, and a repeated
 /// request gets it again. Returns the revision of the creation, or the newest revision with a stored response.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,
     service: ServiceId,
     request: &RoleRequest,
-    format: &ResponseFormat<Role, R>,
+    reply: &IdempotentResponse<Role, R>,
 ) -> Result<Changed<R>, OperationError> {
-    let idempotency = &format.guard(initiator, &["create_role", &service.to_string()]);
+    let idempotency = &reply.guard(initiator, &["create_role", &service.to_string()]);
     let id = context.new_id(RoleId::from_bits);
     let RoleRequest { name, description, permissions, managed_by } = request;
     let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
@@ -91,24 +91,25 @@ pub async fn change_role(
 ) -> Result<Changed<Role>, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;
-        let mut others = roles::list(tx.conn(), service).await?;
-        let position = others.iter().position(|other| other.definition.id == role);
-        let mut changed = others.swap_remove(position.ok_or(NotFound::Role)?);
-        let before = changed.clone();
+        let mut roles = roles::list(tx.conn(), service).await?;
+        let position = roles.iter().position(|other| other.definition.id == role);
+        let before = roles.swap_remove(position.ok_or(NotFound::Role)?);
+        let other_roles = roles;
+        let mut after = before.clone();
         let RoleChange { permissions, description, managed_by } = change.clone();
-        changed.description = description.unwrap_or(changed.description);
-        changed.managed_by = managed_by.or(changed.managed_by);
+        after.description = description.unwrap_or(after.description);
+        after.managed_by = managed_by.or(after.managed_by);
         if let Some(permissions) = permissions {
-            check_service_limits(&others, &permissions)?;
-            changed.definition.permissions = permissions;
+            check_service_limits(&other_roles, &permissions)?;
+            after.definition.permissions = permissions;
             tx.record_change(Change::Definitions(service));
         }
-        roles::update(tx.conn(), &changed).await?;
-        let entry = role_changed_entry(&before, &changed);
+        roles::update(tx.conn(), &after).await?;
+        let entry = role_changed_entry(&before, &after);
         if !entry.details.is_empty() {
             tx.audit(initiator, &entry).await?;
         }
-        Ok(tx.commit_change(changed).await?)
+        Ok(tx.commit_change(after).await?)
     };
     context.store.write("change_role", work).await
 }
@@ -134,12 +135,12 @@ pub async fn delete_role(
     role: RoleId,
 ) -> Result<Changed<()>, OperationError> {
     // The deleted role gets this name, so that its name is free for a new role. Nobody can predict it, so no role has it already.
-    let free_name = &name_of_deleted(context.new_id(RoleId::from_bits));
+    let name_after_deletion = &name_of_deleted(context.new_id(RoleId::from_bits));
     let work = async |mut tx: WriteTransaction| {
         lock_managed_service(&mut tx, initiator, service).await?;
         let before = find_role(tx.conn(), service, role).await?;
         let now = tx.now();
-        if !roles::mark_deleted(tx.conn(), service, role, free_name, now).await? {
+        if !roles::mark_deleted(tx.conn(), service, role, name_after_deletion, now).await? {
             return Err(NotFound::Role.into());
         }
         let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(AuditedObject::Role(role));

@@ -35,7 +35,7 @@ fn change_is_in_force_when_it_is_reported_and_not_when_it_is_queued_or_sent() {
     assert_eq!(stream.in_force(revision(20)), revision(10));
     stream.sends(revision(20));
     stream.covers(revision(20));
-    stream.expects_confirmation();
+    stream.will_confirm();
     assert_eq!(stream.in_force(revision(20)), revision(10));
     stream.report(revision(20)).unwrap();
     assert_eq!(stream.in_force(revision(20)), revision(20));
@@ -118,7 +118,7 @@ fn resumed_data_is_in_force_when_it_is_reported() {
 
 #[test]
 fn view_and_earlier_streams_count_as_confirmed_until_now() {
-    assert_eq!(stream_with(new_stream()).confirmed_by(), None);
-    assert!(stream_with(NewStream { has_view: true, ..new_stream() }).confirmed_by().is_some());
-    assert!(stream_with(NewStream { number: 2, ..new_stream() }).confirmed_by().is_some());
+    assert_eq!(stream_with(new_stream()).latest_confirmation(), None);
+    assert!(stream_with(NewStream { has_view: true, ..new_stream() }).latest_confirmation().is_some());
+    assert!(stream_with(NewStream { number: 2, ..new_stream() }).latest_confirmation().is_some());
 }

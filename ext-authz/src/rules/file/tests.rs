@@ -43,7 +43,7 @@ dry_run = false
     let rules = RuleSet::parse(file.as_bytes()).unwrap();
     let rule = &rules.rules[0];
     assert_eq!((&*rule.name, rule.line, rule.dry_run), ("keys", 6, false));
-    let words: Vec<_> = rule.policy.words().into_iter().map(|(word, value)| format!("{word}={value}")).collect();
+    let words: Vec<_> = rule.policy.settings().into_iter().map(|(word, value)| format!("{word}={value}")).collect();
     let expected = [
         &format!("service_id={service}"),
         "require_roles=reader, eu, writer",

@@ -78,7 +78,7 @@ async fn copy_on_disk_delays_reports() {
     for number in [11, 13] {
         requests.record_published(revision(number));
     }
-    assert!(copy.is_behind());
+    assert!(copy.is_awaited());
     assert_eq!(sent(&mut requests, &mut queue).await, [0; 0], "the earlier copy is on disk");
     let write = copy.begin_write();
     copy.written(write, Revision::new(12));
@@ -90,7 +90,7 @@ async fn copy_on_disk_delays_reports() {
     });
     reported.unwrap();
     assert_eq!(queued(&mut queue), [13]);
-    assert!(!copy.is_behind());
+    assert!(!copy.is_awaited());
     copy.removed();
     requests.record_published(revision(14));
     assert_eq!(sent(&mut requests, &mut queue).await, [14], "there is no copy");
