@@ -153,7 +153,7 @@ enum HumanToken {
         #[arg(long)]
         admin: bool,
         /// Lifetime of the token in hours
-        #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = 8)]
         hours: u32,
         /// Write the token to this new file of mode 0600, and print nothing
         #[arg(long, value_name = "FILE")]

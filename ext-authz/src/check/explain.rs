@@ -236,8 +236,7 @@ impl Facts<'_> {
             Question::Key => {
                 self.token.as_ref().map_or_else(String::new, |token| token.token.kid().as_str().to_owned())
             }
-            Question::Form | Question::Signature => String::new(),
-            Question::Mcp => self.mcp.clone().unwrap_or_default(),
+            Question::Form | Question::Signature | Question::Mcp => String::new(),
             Question::Roles | Question::Permissions | Question::Trust => {
                 identity.map_or_else(String::new, |identity| self.requirement_detail(question, identity))
             }
@@ -257,7 +256,7 @@ impl Facts<'_> {
         let Some(policy) = &self.outcome.policy else { return error.unwrap_or_default().to_owned() };
         let settings = list_settings(policy.settings().into_iter());
         let dry_run = if self.outcome.rule.is_some_and(|rule| rule.dry_run) { "; dry run" } else { "" };
-        let mcp = error.map(|error| format!("; MCP: {error}")).unwrap_or_default();
+        let mcp = self.mcp.as_deref().or(error).map(|mcp| format!("; MCP: {mcp}")).unwrap_or_default();
         format!("{source}{settings}{dry_run}{mcp}")
     }
 

@@ -345,23 +345,21 @@ fn dry_run_allows_refused_messages_without_identity() {
 #[test]
 fn explanation_describes_the_message() {
     let authorizer = mcp_authorizer(RULES);
-    let rule_answer = |request: &CheckRequest| {
+    let answer = |request: &CheckRequest, question: &str| {
         let explanation = authorizer.explain(&decoded(request)).unwrap();
-        let answer = &explanation.questions[0];
+        let answer = explanation.questions.iter().find(|it| it.question == question).unwrap();
         format!("{} {}", answer.answer, answer.detail)
     };
     let call = |name| mcp_request("POST", &[], Some(tool(name)));
     assert_eq!(
-        rule_answer(&call("admin_tool")),
+        answer(&call("admin_tool"), "rule"),
         "ok `mcp`, line 2 of the rules file; require_permissions = admin; MCP: tools/call admin_tool"
     );
+    assert_eq!(answer(&call("unknown"), "rule"), "ok `mcp`, line 2 of the rules file; MCP: tools/call unknown");
+    let refused = "refused No rule allows this MCP method, tool, prompt or resource";
+    assert_eq!(answer(&call("unknown"), "mcp"), refused, "the token is checked before");
     assert_eq!(
-        rule_answer(&call("unknown")),
-        "refused No rule allows this MCP method, tool, prompt or resource: `mcp`, line 2 of the rules file; \
-         MCP: tools/call unknown"
-    );
-    assert_eq!(
-        rule_answer(&mcp_request("POST", &[], None)),
+        answer(&mcp_request("POST", &[], None), "rule"),
         "refused The request is not exactly one MCP message that the proxy has parsed, or its headers could mean another one: `mcp`, line 2 of the rules file; \
          MCP: there is no MCP message"
     );

@@ -162,7 +162,7 @@ fn invalid_toml_is_reported_with_its_line_but_not_quoted() {
 }
 
 #[test]
-fn mint_refuses_invalid_arguments() {
+fn mint_refuses_invalid_subjects() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
     let long_subject = "x".repeat(256);
@@ -170,8 +170,6 @@ fn mint_refuses_invalid_arguments() {
         let (code, minted, error) = run_control_plane(&["human-token", "mint", "--subject", subject], &[&data], &[]);
         assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{subject:?}: {error}");
     }
-    let expired = ["human-token", "mint", "--subject", "ann", "--hours", "0"];
-    assert_eq!(run_control_plane(&expired, &[&data], &[]).0, Some(2), "a token that has expired is of no use");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ async fn command_line_reports_the_retry_delay() {
     let (first_line, next) = error.split_once("\nNext: wait ").unwrap_or_else(|| panic!("{error}"));
     assert!(code == 1 && first_line.starts_with("countersign: 429 RATE_LIMIT_EXCEEDED: "), "{error}");
     let (seconds, rest) = next.split_once(" second").unwrap();
-    assert!((1..=60).contains(&seconds.parse::<u32>().unwrap()) && rest.contains("the same again"), "{error}");
+    assert!((1..=60).contains(&seconds.parse::<u32>().unwrap()) && rest.contains("then try again"), "{error}");
 
     let (_, error) = shell.failure(&["agent", "login", "-o", "json"]);
     let error: Value = serde_json::from_str(&error).unwrap();

@@ -241,14 +241,7 @@ async fn commands_explain_the_requirement_of_a_message() {
     ];
     let refused = "require_permissions = weather:read, weather:admin";
     for (tool, code_of_rules, code, in_rules, in_explain, in_check) in [
-        (
-            "get_weather",
-            0,
-            0,
-            "require_permissions = weather:read\n",
-            "mcp          ok         tools/call get_weather\n",
-            "allowed\n",
-        ),
+        ("get_weather", 0, 0, "require_permissions = weather:read\n", "MCP: tools/call get_weather\n", "allowed\n"),
         ("delete_city", 0, 3, refused, refused, "denied: 403 permission_missing\n"),
         (
             "x",
