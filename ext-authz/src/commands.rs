@@ -133,6 +133,7 @@ impl From<String> for Failure {
     }
 }
 
+/// Runs a command.
 pub fn run(command: Command) -> CommandExit {
     let result = match command {
         Command::Rules(command) => run_rules(command),

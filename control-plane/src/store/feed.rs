@@ -58,7 +58,7 @@ statements! { STATEMENTS:
     ROLES_CHANGED = "SELECT 1 AS changed FROM changes WHERE facet = 'roles' AND subject = $1 AND recipient = $2 \
          AND revision > $3 LIMIT 1";
     /// Reads one entry of an index, however many changes there are. The result may be below the revision floor (for a while after a
-    /// restore, or after a commit while the clock was far ahead), so RAISE_FLOOR must not lower the floor.
+    /// restore, or after a commit while the clock was far ahead), so `RAISE_FLOOR` must not lower the floor.
     FIND_NEWEST_CHANGE_UNTIL = "SELECT revision FROM changes WHERE recorded_at <= $1 \
          ORDER BY recorded_at DESC, revision DESC LIMIT 1";
     NEWEST_CHANGE_TIME = "SELECT MAX(recorded_at) AS at FROM changes";

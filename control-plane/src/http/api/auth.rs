@@ -124,7 +124,7 @@ pub async fn register(
     let initiator = call.initiator_for_human(human.as_ref());
     let reply = IdempotentResponse { request: idempotency?.0, present: registered_agent };
     let agent_of = |response: &RegisteredAgent| response.agent_id;
-    let body = operations::register_agent(call.context(), &initiator, human, request, &format, agent_of).await?;
+    let body = operations::register_agent(call.context(), &initiator, human, request, &reply, agent_of).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 
