@@ -121,7 +121,7 @@ impl TokenSettings {
 /// `[signing_keys]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct SigningKeySettings {
-    rotation_days: u16,
+    rotation_days: u32,
 }
 
 /// `[services]`

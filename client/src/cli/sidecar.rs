@@ -34,13 +34,18 @@ pub enum SidecarCommand {
 #[derive(Args)]
 pub struct WaitForSidecarsArgs {
     /// The `revision` in the answer to the change
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(value_parser = parse_revision)]
     revision: u64,
     /// Wait at most this long: 1s to 1h
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_wait)]
     timeout: Duration,
     #[command(flatten)]
     manager: ManagerArgs,
+}
+
+fn parse_revision(text: &str) -> Result<u64, &'static str> {
+    let revision = text.parse().ok().filter(|revision| *revision > 0);
+    revision.ok_or("must be a revision: a whole number such as 1795522090023000")
 }
 
 pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOutput, CliError> {

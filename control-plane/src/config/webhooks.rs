@@ -9,10 +9,10 @@ use std::{net::Ipv4Addr, net::Ipv6Addr, path::PathBuf, time::Duration};
 const MAX_ATTEMPTS: usize = 100;
 
 /// Upper bound of `concurrency`.
-const MAX_CONCURRENCY: u16 = 4096;
+const MAX_CONCURRENCY: usize = 4096;
 
 /// Upper bound of `attempt_seconds`.
-const MAX_ATTEMPT_SECONDS: u16 = 300;
+const MAX_ATTEMPT_SECONDS: u32 = 300;
 
 /// `[webhooks]`
 #[derive(Debug, Clone, Deserialize)]
@@ -22,8 +22,8 @@ pub struct WebhookSettings {
     /// additional authorities.
     pub ca_file: PathBuf,
     retry_seconds: Vec<u32>,
-    attempt_seconds: u16,
-    concurrency: u16,
+    attempt_seconds: u32,
+    concurrency: usize,
 }
 
 impl WebhookSettings {
@@ -60,7 +60,7 @@ impl WebhookSettings {
     }
 
     /// Maximum number of concurrent delivery attempts.
-    pub fn concurrency(&self) -> usize {
-        self.concurrency.into()
+    pub const fn concurrency(&self) -> usize {
+        self.concurrency
     }
 }
