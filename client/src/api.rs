@@ -22,7 +22,7 @@ mod webhook;
 pub use agent::{RegisteredAgent, Tokens};
 pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
 pub use credential::{HumanApi, ServiceApi};
-pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, requirement, without_control_characters};
+pub use error::{ApiError, ErrorDetails, escape_unprintable, innermost, replace_unprintable, requirement};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
 pub use management::{

@@ -36,7 +36,7 @@ pub enum ConfigError {
     /// The settings cannot be parsed.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// Settings contradict each other, are out of range or are missing. Each text names a setting and its correction.
+    /// Settings contradict each other, are out of range or are missing. Each message names a setting and says how to correct it.
     #[error("{}", .0.join("\n"))]
     Rejected(Vec<String>),
 }

@@ -1,8 +1,9 @@
 //! The rules of the rules file: which policy applies to a request without context extensions.
 //!
-//! `app` loads the file, `check` selects the rule of each request, and `commands` checks files and explains selections.
-//! Invariants: for each request, one matching rule is the most specific, because a file in which two could be equally specific is
-//! refused. A path or host that services read differently has no normal form: the request is refused if a rule depends on it.
+//! `app` loads the file, `check` selects the rule of each request, and `commands` checks files and explains selections. Invariants:
+//! for each request, one matching rule is the most specific, because a file in which two could be equally specific is refused. If
+//! two services could understand a path or host differently, it has no normal form. A request with such a path or host is refused
+//! if the choice of its rule depends on it.
 
 mod explain;
 mod file;

@@ -32,7 +32,8 @@ fn port_settings(metrics: ConnectionMetrics) -> PortSettings {
     }
 }
 
-/// Serves the admin port, with the further routes of a server, until shutdown is requested.
+/// Serves the admin port until shutdown is requested. `further_routes` are added to the routes that both servers have: `/livez`,
+/// `/readyz` and `/metrics`.
 pub async fn serve(
     listener: TcpListener,
     further_routes: Router,

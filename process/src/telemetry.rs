@@ -71,15 +71,16 @@ impl LogSettings {
         filter.map_err(|error| format!("log.level: `{}`: {error}", self.level.escape_debug()))
     }
 
-    /// The first directive that is a single word and no level. The log library takes it for the name of a module, so a misspelt level
-    /// would disable the log. Settings with brackets, for spans, are not checked, because commas in brackets separate no directives.
+    /// The first directive that is a single word and no level. The log library takes it for the name of a module, so a misspelt
+    /// level would disable the log. A `level` with brackets (for spans) is not checked, because commas in brackets separate no
+    /// directives.
     fn unknown_level(&self) -> Option<&str> {
         let words = self.level.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('='));
         words.filter(|_| !self.level.contains('[')).find(|word| word.parse::<LevelFilter>().is_err())
     }
 }
 
-/// How long a panic waits until it is written to the log, because the process may abort after it.
+/// How long a panic waits at most until it is written to the log, because the process may abort after it.
 const PANIC_FLUSH_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Installs the global log subscriber, and logs panics. A second call in the same process has no effect. `main` must keep a

@@ -1,4 +1,4 @@
-//! Measures the time from the response of the API to a revocation until sidecars refuse, at several numbers of sync streams.
+//! Measures how long a revocation takes to reach the sidecars, at several numbers of sync streams.
 //!
 //! `make bench-propagation` runs it. `propagation 1 100` measures at 1 and at 100 streams. `PROPAGATION_REVOCATIONS` sets the
 //! number of revocations at each number of streams (500).
@@ -8,9 +8,10 @@
 //! run on this machine and share its cores.
 //!
 //! A revocation removes the only role of an agent. Checks with the agent's token run against every real sidecar, one per
-//! millisecond. The figures are the times from the response of the API until the last real sidecar has refused, and until the last
-//! follower has received the change. A refusal before the response counts as 0. After each revocation, its receipt is read until it
-//! says that the revocation is in force at all streams. The next change begins when every stream has received this one.
+//! millisecond. Two times are measured, which both begin when the API responds to the revocation: until every real sidecar has
+//! refused a check of the agent, and until every follower has received the change. A refusal before the response counts as 0. After
+//! each revocation, its receipt is read until it says that the revocation is in force at all streams. The next change begins when
+//! every stream has received this one.
 //!
 //! For each number of streams, a line of JSON goes to standard output:
 //!
@@ -78,11 +79,11 @@ struct Arrivals {
     last_micros: AtomicU64,
 }
 
-/// The times of one revocation, in milliseconds after the response.
+/// How long one revocation took to reach all streams, in milliseconds after the API responded.
 struct Times {
     sidecars: f64,
     followers: f64,
-    /// What the receipt states, in milliseconds after the revocation.
+    /// What the receipt states. Only this time is in milliseconds after the revocation itself.
     receipt: f64,
     is_early_receipt: bool,
 }

@@ -40,13 +40,13 @@ pub enum ApiError {
         message: String,
         /// `error.details.reason` of the response, or `reason` of the token endpoint.
         reason: Option<String>,
-        /// Details of the response other than its code, message and reason.
+        /// All details of the response, which include the reason, and the id of the request.
         details: Box<ErrorDetails>,
         /// The response header `Retry-After`.
         retry_after: Option<Duration>,
     },
-    /// The response does not have the format that the API documents.
-    #[error("{0} returned a response that is not one of the Countersign API")]
+    /// The response does not have the format that the API documents. The text is the URL without secrets, or only its path.
+    #[error("{0} returned a response that Countersign does not send")]
     Unreadable(String),
     /// The tokens have permissions that were not requested. The tokens are discarded.
     #[error("the control plane granted permissions that were not requested: `{0}`")]
@@ -83,7 +83,7 @@ impl ApiError {
         // The API nests its errors in an object, and the token endpoint returns flat members.
         let text_at = |pointer, flat| {
             let text = body.pointer(pointer).or_else(|| body.get(flat)).and_then(Value::as_str);
-            text.map(without_control_characters)
+            text.map(replace_unprintable)
         };
         Self::Refused {
             status,
@@ -145,8 +145,7 @@ pub fn innermost(error: &reqwest::Error) -> String {
 
 /// Formats the members `required` and `actual` of `error.details` as `" (required: …; actual: …)"`. A missing member is left out.
 pub fn requirement(details: &Map<String, Value>) -> String {
-    let part =
-        |name| details.get(name).map(|value| format!("{name}: {}", without_control_characters(&describe(value))));
+    let part = |name| details.get(name).map(|value| format!("{name}: {}", replace_unprintable(&describe(value))));
     let parts: Vec<_> = ["required", "actual"].into_iter().filter_map(part).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
 }
@@ -177,7 +176,7 @@ pub fn is_printable(character: char) -> bool {
 
 /// Replaces characters that are not printable with `?`. Text from another party must neither control the terminal nor look
 /// like a line of this program.
-pub fn without_control_characters(text: &str) -> String {
+pub fn replace_unprintable(text: &str) -> String {
     text.chars().map(|character| if is_printable(character) { character } else { '?' }).collect()
 }
 

@@ -10,7 +10,7 @@ use super::{
 };
 use clap::{Args, ValueHint};
 use countersign_client::api::{
-    Exchange, Observer, http_client, innermost, is_loopback, redacted_url, requirement, without_control_characters,
+    Exchange, Observer, http_client, innermost, is_loopback, redacted_url, replace_unprintable, requirement,
 };
 use reqwest::{
     Method, Url,
@@ -151,9 +151,9 @@ impl Response {
     /// The reason of a refusal, from the header or the body.
     fn reason(&self) -> String {
         if let Some(reason) = self.headers.get("x-agent-reason").and_then(|reason| reason.to_str().ok()) {
-            return without_control_characters(reason);
+            return replace_unprintable(reason);
         }
-        without_control_characters(self.details()["reason"].as_str().unwrap_or_default())
+        replace_unprintable(self.details()["reason"].as_str().unwrap_or_default())
     }
 
     /// What the service required and what the agent has, if the body states it.

@@ -14,15 +14,16 @@ use super::{
 use clap::Args;
 use countersign_client::{
     Api, ApiError,
-    api::{Health, PageStart, without_control_characters},
+    api::{Health, PageStart, replace_unprintable},
     clock,
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use std::path::Path;
 
 pub const HELP: &str = "\
 The command creates nothing and does not log in. With --login it tests a login of the profile's agent, and revokes its session. \
-The exit code is 0 if no check failed, otherwise the one of the first failure.
+The exit code is 0 if no check failed, otherwise the exit code of the first failed check.
 
 Examples:
   $ countersign doctor
@@ -30,7 +31,8 @@ Examples:
 
 Next: follow the lines that begin with `Next`";
 
-/// The clock difference, in seconds, that verifiers of tokens tolerate. If it is larger, tokens appear expired or not valid yet.
+/// If the clock of this machine differs by more than this number of seconds, `doctor` warns. Verifiers tolerate the same difference
+/// in `iat` and `nbf` of tokens, but none in `exp`.
 const LEEWAY: i64 = 30;
 
 #[derive(Args)]
@@ -123,7 +125,7 @@ async fn connect(context: &Context, server: &ServerArgs) -> Result<(Api, Health)
 fn check_health(health: &Health) -> CheckResult {
     let impaired = health.checks.iter().filter(|(_, state)| state.as_str() != "up");
     let impaired: Vec<_> = impaired.map(|(component, state)| format!("{component} {state}")).collect();
-    let text = without_control_characters(&[vec![health.status.clone()], impaired].concat().join(", "));
+    let text = replace_unprintable(&[vec![health.status.clone()], impaired].concat().join(", "));
     match health.status.as_str() {
         "healthy" => CheckResult::Ok(text),
         "degraded" => CheckResult::Warning(text, "ask its operator to check its log: some functions fail".into()),
@@ -170,30 +172,35 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
             Err(error) => error.with_next_for("AGENT_NOT_FOUND", || UNKNOWN_AGENT_AT_LOGIN.to_owned()).into(),
         };
     }
-    if profile.signer.is_none() {
-        let Some(path) = &profile.key else { return CheckResult::Skipped("the profile has no key of the agent") };
-        if let Err(error) = context.private_key(path) {
-            return error.into();
-        }
-        let hash = public_key_hash(path);
-        if profile.public_key_hash.as_ref().is_some_and(|registered| Some(registered) != hash.as_ref()) {
-            let next = "pass the right one with --key, or register this one: countersign agent register --help";
-            let text = format!("the key in {} is not the registered one", path.display());
-            return CliError::failed(text).with_next(next).into();
-        }
-    }
+    let key_state = match (&profile.signer, &profile.key) {
+        (Some(_), _) => None,
+        (None, None) => return CheckResult::Skipped("the profile has no key of the agent"),
+        (None, Some(path)) => match check_key_file(context, path) {
+            Ok(state) => Some(state),
+            Err(error) => return error.into(),
+        },
+    };
     match agent_status(context, api, args, agent).await.as_deref() {
         Some("active") => CheckResult::Ok(format!("{agent} is active")),
         Some(status @ ("suspended" | "revoked")) => {
             CliError::denied(format!("{agent} is {status}"), format!("agent_{status}")).into()
         }
-        _ if profile.signer.is_some() => {
-            CheckResult::Skipped("an external signer holds its key: `countersign doctor --login` tests it")
-        }
-        _ => CheckResult::Ok(format!(
-            "{agent}: the key is the one that was registered; --login tests whether the agent can log in"
-        )),
+        _ => match key_state {
+            None => CheckResult::Skipped("an external signer holds its key: `countersign doctor --login` tests it"),
+            Some(state) => CheckResult::Ok(format!("{agent}: {state}; --login tests whether the agent can log in")),
+        },
     }
+}
+
+/// Checks the agent's key file. Returns what we know of the key: without a hash in the profile, we cannot compare it.
+fn check_key_file(context: &Context, path: &Path) -> Result<&'static str, CliError> {
+    context.private_key(path)?;
+    let Some(registered) = &context.profile.public_key_hash else { return Ok("the key file can be read") };
+    if public_key_hash(path).as_ref() == Some(registered) {
+        return Ok("the key is the one that was registered");
+    }
+    let next = "pass the right one with --key, or register this one: countersign agent register --help";
+    Err(CliError::failed(format!("the key in {} is not the registered one", path.display())).with_next(next))
 }
 
 /// The status of the agent, if the API key or the human user may read it. Ignores errors: other checks report them.

@@ -7,7 +7,7 @@ use super::{
     output::{OutputFormat, quoted},
     placeholders::{Placeholders, replace_if},
 };
-use countersign_client::api::{escape_unprintable, without_control_characters};
+use countersign_client::api::{escape_unprintable, replace_unprintable};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal, Write};
 
@@ -95,7 +95,7 @@ impl Messages {
 /// Writes lines to standard error, without control characters. A failure to write is ignored, because there is no other
 /// place to report errors.
 pub fn write_line(text: &str) {
-    let lines: Vec<_> = text.split('\n').map(without_control_characters).collect();
+    let lines: Vec<_> = text.split('\n').map(replace_unprintable).collect();
     let _ignored = writeln!(io::stderr(), "{}", lines.join("\n"));
 }
 

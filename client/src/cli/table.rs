@@ -4,7 +4,7 @@
 
 use super::time::relative;
 use comfy_table::{ColumnConstraint, ContentArrangement, Row, Width, presets::NOTHING};
-use countersign_client::api::without_control_characters;
+use countersign_client::api::replace_unprintable;
 use std::io::IsTerminal;
 
 /// The width to which a text column may shrink.
@@ -60,7 +60,7 @@ impl<'a, T> Rows<'a, T> {
     fn column(mut self, title: &'static str, fit: Fit, cell: impl Fn(&T) -> String) -> Self {
         self.table.header.push((title, fit));
         for (row, item) in self.table.rows.iter_mut().zip(self.items) {
-            row.push(without_control_characters(&cell(item)));
+            row.push(replace_unprintable(&cell(item)));
         }
         self
     }
@@ -136,7 +136,7 @@ fn layout(lines: impl IntoIterator<Item = Vec<String>>) -> comfy_table::Table {
 
 /// Names and values in two columns.
 pub fn details<N: AsRef<str>>(rows: impl IntoIterator<Item = (N, String)>) -> String {
-    let line = |(name, value): (N, String)| vec![name.as_ref().to_owned(), without_control_characters(&value)];
+    let line = |(name, value): (N, String)| vec![name.as_ref().to_owned(), replace_unprintable(&value)];
     layout(rows.into_iter().map(line)).trim_fmt()
 }
 

@@ -1,6 +1,6 @@
 //! Errors of requests to an OIDC issuer.
 
-use crate::api::{innermost, without_control_characters};
+use crate::api::{innermost, replace_unprintable};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
@@ -91,7 +91,7 @@ impl IssuerError {
                 "" => text.to_owned(),
                 secret => text.replace(secret, "…"),
             };
-            without_control_characters(&text).chars().take(MAX_TEXT_LENGTH).collect::<String>()
+            replace_unprintable(&text).chars().take(MAX_TEXT_LENGTH).collect::<String>()
         };
         Self::Refused { code: shown(&body.error), description: body.error_description.map(|text| shown(&text)) }
     }

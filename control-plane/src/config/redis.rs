@@ -46,9 +46,9 @@ pub struct RedisTarget {
 }
 
 /// The form of the URL.
-const FORM: &str = "redis.url: must be redis:// or, with TLS, rediss://<user>:<password>@<host>:<port>/<database number>, \
-                    without fragment; for Sentinels and clusters, redis+sentinel:// or redis+cluster:// (rediss+...) with \
-                    one or more hosts, separated by commas";
+const FORM: &str = "redis.url: must be redis://<user>:<password>@<host>:<port>/<database number>, without a fragment (`#`). \
+                    Begin it with rediss:// for TLS, with redis+sentinel:// for Sentinels or with redis+cluster:// for a \
+                    cluster (with TLS: rediss+sentinel://, rediss+cluster://); both accept several hosts, separated by commas";
 
 impl RedisSettings {
     /// The Redis that replicas share; `None` if none is configured, or if the URL is invalid.

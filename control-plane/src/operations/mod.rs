@@ -40,7 +40,7 @@ pub use maintenance::{
     ArchivedChain, AuditArchive, DatabaseHealth, EnforcementStatus, MasterKeyRotation, RestoreReport,
     check_database_write, confirm_changes, correct_totals, count_services_and_active_agents, delete_archived_entries,
     emit_role_revoked_events, ensure_audit_started, invalidate_credentials_after_restore, lacks_current_master_key,
-    probe_database, probe_housekeeping, probe_queue, purge_deleted, record_audit_archive, rotate_master_key,
+    probe_database, probe_dispatcher, probe_housekeeping, purge_deleted, record_audit_archive, rotate_master_key,
     run_housekeeping,
 };
 pub use memory::{CurrentState, HousekeepingSample};

@@ -1,33 +1,34 @@
 //! Reads entries of the change feed together with the content of the changed data.
 //!
-//! One statement reads the entries with the state of agents, and returns them as one text. With rows instead, the database driver
-//! would convert each column of each row, which takes several times as long as the query. With a million entries, a sidecar would
-//! get its view too late. For the same reason, an entry contains the state of its agent. `changed_roles` then reads the roles, once
-//! for each role holder however often they have changed. If there are too many roles, the remaining entries belong to the next
-//! read.
+//! One statement reads the entries and returns them as one text, because the database driver converts each column of each row,
+//! which takes several times as long as the query: with a million entries, a sidecar would get its view too late. To save a second
+//! query, an entry also contains the state of its agent (trust score, status and cutoff) at the revision of the entry. Roles are
+//! not in the entries: `changed_roles` reads them, once for each role holder, however often they have changed. If there are too
+//! many roles, the remaining entries belong to the next read.
 //!
 //! Invariant: the content of an entry is never older than the revision of the entry.
+
+mod text;
 
 use super::{
     Conn, StoreError,
     agents::AgentState,
     changed_roles::{self, RoleHolder},
-    feed::{self, RecipientFilter},
+    feed::RecipientFilter,
     query::params,
     row,
     statements::statements,
 };
-use crate::domain::{
-    agent::parse_status,
-    change::{Change, FeedEntry, RevisionRange},
-};
-use countersign_identity::{AgentId, Revision, RoleGrant, StatusWithCutoff, TrustScore};
+use crate::domain::change::{Change, FeedEntry, RevisionRange};
+use countersign_identity::{Revision, RoleGrant};
 use sqlx::any::AnyRow;
 use std::{
     collections::{HashMap, HashSet},
-    str::{FromStr, Split},
     sync::Arc,
 };
+use text::as_text;
+
+pub(super) use text::parse;
 
 /// When a read has found this many roles, it does not look for the roles of the next [`changed_roles::MAX_HOLDERS`] role holders.
 /// This bounds the time and the memory of a read.
@@ -41,7 +42,7 @@ macro_rules! entry_columns {
 }
 
 /// Selects the entries of one recipient in a range of revisions, by the index `changes_of_recipient`, whose expressions it repeats.
-/// No other index fits, so entries of other recipients are never read, whatever the statistics of the database say.
+/// The index of the primary key does not have `revision + 0`, so entries of other recipients are never read.
 macro_rules! entries_of {
     ($recipient:literal) => {
         concat!(
@@ -54,22 +55,12 @@ macro_rules! entries_of {
     };
 }
 
-/// Joins selected entries to one text: entries end with `;`, and their fields with `|`.
-macro_rules! as_text {
-    ($($entries:expr),+) => {
-        concat!(
-            "SELECT COALESCE(string_agg(line, ''), '') AS entries FROM (\
-             SELECT c.revision || '|' || c.position || '|' || c.facet || '|' || c.subject || '|' || COALESCE(c.recipient, '*') \
-             || '|' || COALESCE(c.agent_state, '||') || '|;' AS line FROM (", $($entries,)+ ") c) lines"
-        )
-    };
-}
-
 statements! { STATEMENTS:
     READ_ALL = as_text!(
         "SELECT ", entry_columns!(), " FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position LIMIT $3 + 0"
     );
-    /// The second recipient is an empty text for unbound tokens (tokens for no service), or NULL to skip their entries.
+    /// `$4` is the service. `$5` is an empty text for unbound tokens (tokens for no service), or NULL to skip their entries. `'*'`
+    /// are the entries for all services, whose column `recipient` is NULL.
     READ_FOR_RECIPIENTS = as_text!(
         "SELECT * FROM (",
         entries_of!("$4"), " UNION ALL ", entries_of!("$5"), " UNION ALL ", entries_of!("'*'"),
@@ -95,7 +86,7 @@ impl ReadLimit {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangedData {
     pub entry: FeedEntry,
-    /// If the trust score or status of an agent changed, and the agent exists: its state at the revision of the entry or later.
+    /// If the trust score or status of an agent changed, and the agent was not deleted: its state at the revision of the entry.
     pub agent: Option<AgentState>,
     /// If the roles of an agent at a service changed: its roles there, at the time of the read. Expired roles are among them,
     /// because the sidecar compares the expiry with its own clock.
@@ -210,37 +201,8 @@ async fn read_entries(
             conn.read_row(READ_FOR_RECIPIENTS, parameters, entries).await?
         }
     };
-    let mut entries: Vec<_> =
-        text.split_terminator(';').map(|line| parse_entry(line.split('|'))).collect::<Result<_, _>>()?;
+    let mut entries = text::parse_entries(&text)?;
     // The database may join the entries to one text in any order, so we sort them.
     entries.sort_unstable_by_key(|(position, data)| (data.entry.revision, *position));
     Ok(entries.into_iter().map(|(_, data)| data).collect())
-}
-
-/// Parses an entry, and its position among the entries of its revision.
-fn parse_entry(mut fields: Split<'_, char>) -> Result<(i64, ChangedData), StoreError> {
-    let mut next = |column: &'static str| fields.next().ok_or(StoreError::Corrupt(column));
-    let revision = Revision::new(parse("revision", next("revision")?)?);
-    let position = parse("position", next("position")?)?;
-    let (facet, subject, recipient) = (next("facet")?, next("subject")?, next("recipient")?);
-    let recipient = if recipient == "*" { None } else { Some(recipient) };
-    let entry = feed::parse_entry(revision, facet, subject, recipient)?;
-    let (trust, status, cutoff) = (next("trust")?, next("status")?, next("cutoff")?);
-    let agent = if status.is_empty() { None } else { Some(parse_state(subject, [trust, status, cutoff])?) };
-    Ok((position, ChangedData { entry, agent, grants: Arc::default() }))
-}
-
-fn parse_state(agent: &str, [trust, status, cutoff]: [&str; 3]) -> Result<AgentState, StoreError> {
-    Ok(AgentState {
-        agent: parse::<AgentId>("subject", agent)?,
-        trust: TrustScore::from_hundredths(parse("trust", trust)?).map_err(|_| StoreError::Corrupt("trust"))?,
-        status: StatusWithCutoff {
-            status: parse_status(status).ok_or(StoreError::Corrupt("status"))?,
-            cutoff: Revision::new(parse("cutoff", cutoff)?),
-        },
-    })
-}
-
-pub(super) fn parse<T: FromStr>(column: &'static str, text: &str) -> Result<T, StoreError> {
-    text.parse().map_err(|_| StoreError::Corrupt(column))
 }

@@ -63,9 +63,9 @@ pub async fn key_quota_is_reached(conn: &mut Conn, service: ServiceId, limit: u3
 async fn is_reached<const N: usize>(
     conn: &mut Conn,
     sql: &'static str,
-    of: [Parameter; N],
+    subject: [Parameter; N],
     limit: u32,
 ) -> Result<bool, StoreError> {
-    let parameters = of.into_iter().chain(params![limit]);
+    let parameters = subject.into_iter().chain(params![limit]);
     Ok(conn.read_row(sql, parameters, row::total_count).await? >= i64::from(limit))
 }

@@ -195,8 +195,9 @@ pub async fn forget(conn: &mut Conn, service: ServiceId, instance: SidecarInstan
     Ok(!conn.has_row(FIND_PROCESS, params![service, instance]).await?)
 }
 
-/// Records for each service that it may have sidecars which the database does not know. Their last confirmation is not later than
-/// `now`. They refuse all requests `max_staleness` later, or after the longest maximum staleness in the database if that is longer.
+/// Records for each service that it may have sidecars which the database does not know. We assume that they last confirmed their
+/// view at `now`, the latest possible time. They refuse all requests `max_staleness` later, or after the longest maximum staleness
+/// in the database if that is longer.
 pub async fn record_unknown(conn: &mut Conn, now: Timestamp, max_staleness: Duration) -> Result<(), StoreError> {
     let longest = conn.read_row(LONGEST_STALENESS, params![], |row| row::duration(row, "longest")).await?;
     let max_staleness = max_staleness.max(longest);

@@ -104,9 +104,9 @@ impl HttpSender {
         let OutgoingRequest { event, now, started_at, owner, body, secrets } = request;
         let signatures: Vec<_> = secrets.iter().map(|secret| secret.sign(event, now, body)).collect();
         let origin = url.as_url().origin().ascii_serialization();
-        let keep_open = self.pooled_hosts.admit(origin, owner, started_at, started_at + self.timeout);
-        let client = |clients: &Clients| if keep_open { clients.pooling.clone() } else { clients.closing.clone() };
-        let client = if url.is_plaintext() { client(&self.plaintext) } else { client(&self.https.load()) };
+        let keep_open = self.pooled_hosts.may_stay_open(origin, owner, started_at, started_at + self.timeout);
+        let choose = |clients: &Clients| if keep_open { clients.pooling.clone() } else { clients.closing.clone() };
+        let client = if url.is_plaintext() { choose(&self.plaintext) } else { choose(&self.https.load()) };
         let request = client
             .post(url.as_url().clone())
             .header(header::CONTENT_TYPE, "application/json")

@@ -46,11 +46,11 @@ impl PooledHosts {
         Self { places: Places::new(MAX_HOSTS, HOSTS_PER_OWNER), hosts: Mutex::default() }
     }
 
-    /// Returns whether the connection of an attempt may stay open after the attempt, which ends before `attempt_end`. `origin` is scheme,
+    /// Returns whether the connection of an attempt may stay open after the attempt, which ends before `end`. `origin` is scheme,
     /// host and port, by which the pool distinguishes connections.
-    pub(super) fn admit(&self, origin: String, owner: &TargetOwner, now: Duration, attempt_end: Duration) -> bool {
+    pub(super) fn may_stay_open(&self, origin: String, owner: &TargetOwner, now: Duration, end: Duration) -> bool {
         let mut hosts = self.hosts.lock().unwrap_or_else(PoisonError::into_inner);
-        let until = attempt_end + HOST_TIMEOUT;
+        let until = end + HOST_TIMEOUT;
         if let Some(host) = hosts.get_mut(&origin) {
             host.until = host.until.max(until);
             return true;
@@ -72,12 +72,12 @@ mod tests {
         let seconds = Duration::from_secs;
         let admitted = |now: Duration| {
             let origins = (0..1000).map(|number| format!("https://{number}.example"));
-            origins.filter(|origin| hosts.admit(origin.clone(), &owner, now, now + seconds(1))).count()
+            origins.filter(|origin| hosts.may_stay_open(origin.clone(), &owner, now, now + seconds(1))).count()
         };
         let first = admitted(seconds(0));
         assert_eq!(first, HOSTS_PER_OWNER);
         assert_eq!(admitted(seconds(1)), first, "the same hosts keep their places");
-        let other = |now| hosts.admit("https://other.example".to_owned(), &owner, now, now);
+        let other = |now| hosts.may_stay_open("https://other.example".to_owned(), &owner, now, now);
         assert!(!other(seconds(1)));
         assert!(other(seconds(2) + HOST_TIMEOUT), "the connections of the first hosts are closed");
     }

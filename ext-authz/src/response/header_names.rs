@@ -35,7 +35,8 @@ impl HeaderNames {
         if self.lengths & length_bit(sent.len()) == 0 {
             return false;
         }
-        // The exact name is not decided here: if Envoy must remove the token, it is in `RequestHeaders::token_headers`.
+        // We only remove other spellings of the token header. Whether Envoy must remove `X-Agent-Token` itself depends on the
+        // check, so the caller adds this name.
         if are_equal_after_folding(sent, TOKEN_HEADER) {
             return !sent.eq_ignore_ascii_case(TOKEN_HEADER.as_bytes());
         }

@@ -245,7 +245,7 @@ impl OpenConnection {
         self.connection.under_way.fetch_add(1, Relaxed);
     }
 
-    /// Records the end of a request. `has_arrived` says that [`Self::begin_work`] was called for it.
+    /// Records the end of a request. `has_arrived`: whether [`Self::begin_work`] was called for this request.
     pub fn end_request(&self, has_arrived: bool) {
         self.touch();
         self.connection.under_way.fetch_sub(usize::from(has_arrived), Release);

@@ -1,4 +1,6 @@
 //! The merged layers: the effective value of each key, its source, and all errors.
+//!
+//! In the default file, a table named `*` is a wildcard: in its place, the operator adds tables with names.
 
 use super::{Layers, SettingsError, known_keys::KnownKeys, known_keys::flatten, parse_environment};
 use config::{Config, File, FileFormat, Map, Value, ValueKind};
@@ -94,8 +96,8 @@ impl Layers {
 }
 
 impl MergedSettings {
-    /// Sets the value of a key. In a table that replaces a wildcard, the other keys get their defaults. Records unknown keys as
-    /// errors.
+    /// Sets the value of a key. If the key is in a table that replaces a wildcard, the other keys of the table get the defaults of
+    /// the wildcard. Records unknown keys as errors.
     fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
         if known_keys.find(key).is_none() {
             let error = format!("unknown setting `{key}` in {source}{}", known_keys.hint(key));
@@ -108,7 +110,7 @@ impl MergedSettings {
         self.settings.insert(key.to_owned(), Setting { value, source });
     }
 
-    /// Deserializes the settings. Returns all errors.
+    /// Deserializes and consumes the settings. Several errors become one error.
     pub fn read<T: DeserializeOwned>(mut self) -> Result<T, SettingsError> {
         let type_errors = self.type_errors::<T>();
         self.problems.extend(type_errors);
@@ -119,7 +121,7 @@ impl MergedSettings {
         }
     }
 
-    /// Deserializes the settings. Returns the messages of all errors.
+    /// Deserializes the settings, but keeps them, so that the caller can also print them. Each error becomes a text of its own.
     pub fn read_or_list_errors<T: DeserializeOwned>(&self) -> Result<T, Vec<String>> {
         let problems: Vec<_> = self.problems.iter().chain(&self.type_errors::<T>()).map(ToString::to_string).collect();
         if problems.is_empty() {
@@ -147,7 +149,8 @@ impl MergedSettings {
         } else {
             deserialize::<T>(&settings).err()?.to_string()
         };
-        // The message begins with the key. The library may name an item of a list, such as `sync.urls[1]`.
+        // The error of the library ends with its key, such as "for key `sync.urls[1]`", which can name an item of a list. Our
+        // message begins with this key instead.
         let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
         let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
         Some(SettingsError::Invalid(format!("`{key}` in {}: {error}", setting.source)))
@@ -193,6 +196,7 @@ impl Setting {
 fn read_toml(path: &Path) -> Result<Config, SettingsError> {
     let in_file = |error: String| SettingsError::Invalid(format!("{}: {error}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| in_file(error.to_string()))?;
+    // Only the error of the crate `toml` contains the position, so we parse with this crate first.
     toml::from_str::<toml::Table>(&text).map_err(|error| {
         let text_before_error = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line = text_before_error.matches('\n').count() + 1;

@@ -155,7 +155,7 @@ impl Growth {
     }
 }
 
-/// A sidecar, and checks with tokens of agents in its view.
+/// A sidecar, and the check requests to send to it, with tokens of agents in its view.
 struct View {
     _issuer: TokenIssuer,
     _sidecar: Sidecar,

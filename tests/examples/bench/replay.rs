@@ -206,7 +206,7 @@ impl Connection {
         (answered, allowed)
     }
 
-    /// Sends a request at each intended time. Returns the microseconds until the responses.
+    /// Sends a request at each intended time. Returns, for each response, the microseconds from the intended time of its request.
     async fn arrive(&mut self, messages: &RefCell<Messages>, times: (Duration, Duration), end: Duration) -> Vec<f64> {
         let (mut next, interval) = times;
         let (first_stream, first_time) = (self.next_stream, next);

@@ -98,7 +98,7 @@ async fn less_than_requested_is_a_warning_and_more_is_an_error() {
 async fn metadata_without_token_endpoint_and_refusals_have_clear_errors() {
     let (server, shell) = start().await;
     server.shared().metadata.as_object_mut().unwrap().remove("token_endpoint");
-    let error = shell.assert_fails(1, &["agent", "login", "--oauth"], &["not one of the Countersign API"]);
+    let error = shell.assert_fails(1, &["agent", "login", "--oauth"], &["that Countersign does not send"]);
     assert!(error.contains("\nNext: is --server (COUNTERSIGN_URL) the URL of a control plane?"), "{error}");
     assert_eq!(server.take_forms().len(), 0, "no assertion is sent");
     assert!(!fs::read_to_string(shell.profile_path("default.toml")).unwrap().contains("oauth"), "nothing is saved");

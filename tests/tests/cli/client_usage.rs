@@ -114,7 +114,10 @@ fn help_texts_are_wrapped_once() {
     let register = ["agent", "register", "--help"];
     for (arguments, sentence) in [
         (&register[..], "Registering them again returns the same agent."),
-        (&["doctor", "--help"], "The exit code is 0 if no check failed, otherwise the one of the first failure."),
+        (
+            &["doctor", "--help"],
+            "The exit code is 0 if no check failed, otherwise the exit code of the first failed check.",
+        ),
         (&["key", "create", "--help"], "with the key; also set COUNTERSIGN_SYNC__URLS (the sync port"),
         (&["--help"], "which override the profile (~/.config/countersign/NAME.toml)."),
     ] {

@@ -41,13 +41,15 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
             fields.retain(|(name, _)| current.iter().all(|(other, _)| name != other));
             fields.extend(current);
         }
-        // Without a service, only the profile could show the agent, but it is another agent's profile.
+        // Without a service and its API key, only the profile has fields. They belong to another agent, so there is nothing to
+        // show.
         Ok(None) if !is_profile_agent => {
             let next = "set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY, with which a service reads every agent; \
                         `countersign agent list` shows your agents";
             return Err(CliError::missing("the API key of a service", next));
         }
         Ok(None) => {}
+        // A usage error comes from a wrong argument, not from the request, so we show nothing.
         Err(failure) if !is_profile_agent || matches!(failure.cause, Cause::Usage(_)) => return Err(failure),
         Err(failure) => error = Some(context.with_context_hint(failure)),
     }

@@ -16,7 +16,7 @@ use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError, Verifier,
-    api::{NewWebhook, WebhookApi, WebhookChange, WebhookScope, escape_unprintable, without_control_characters},
+    api::{NewWebhook, WebhookApi, WebhookChange, WebhookScope, escape_unprintable, replace_unprintable},
     webhook::SecretError,
 };
 use secrecy::{ExposeSecret, SecretString};
@@ -215,7 +215,7 @@ fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let id = request.id.as_deref().unwrap_or("-");
     // An event without a valid signature has a problem, which is shown in place of its data.
     let rest = problem.unwrap_or_else(|| data_text(&field("data")));
-    without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
+    replace_unprintable(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
 }
 
 /// The fields of an event that are not null.

@@ -4,7 +4,7 @@ use crate::{
     domain::{housekeeping::HousekeepingHealth, webhook::health::QueueHealth},
     ephemeral::RateLimitBackend,
     http::api::prelude::*,
-    operations::{DatabaseHealth, lacks_current_master_key, probe_database, probe_housekeeping, probe_queue},
+    operations::{DatabaseHealth, lacks_current_master_key, probe_database, probe_dispatcher, probe_housekeeping},
 };
 use std::time::Duration;
 
@@ -152,7 +152,7 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         DatabaseHealth::ReadOnly => CheckStatus::Degraded,
         DatabaseHealth::Down => CheckStatus::Down,
     };
-    let webhook_queue = match probe_queue(&state.context) {
+    let webhook_queue = match probe_dispatcher(&state.context) {
         QueueHealth::Up => CheckStatus::Up,
         QueueHealth::Behind => CheckStatus::Degraded,
         QueueHealth::Down => CheckStatus::Down,

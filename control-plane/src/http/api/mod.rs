@@ -2,7 +2,7 @@
 
 pub(super) mod agents;
 pub(super) mod assignments;
-pub mod audit;
+pub mod audit; // `audit export` prints the same records.
 pub(super) mod auth;
 pub(super) mod health;
 pub(super) mod oauth;

@@ -26,9 +26,9 @@ string_enum! {
     }
 }
 
-/// The lines of a class in the current window.
+/// How many log lines of one class were written in the current window, and how many were left out since the last report.
 #[derive(Debug, Clone, Copy, Default)]
-struct ClassLines {
+struct ClassCounts {
     began_at: Duration,
     written: u32,
     left_out: u64,
@@ -36,7 +36,7 @@ struct ClassLines {
 
 /// Counts the lines of each class.
 #[derive(Default)]
-pub struct RequestLogLines(Mutex<[ClassLines; 3]>);
+pub struct RequestLogLines(Mutex<[ClassCounts; 3]>);
 
 impl BoundedClass {
     /// The class of a request; `None` if a rate limit has accepted the request and so bounds its log lines.

@@ -95,7 +95,7 @@ impl ServiceClient {
     }
 
     /// Checks the credentials if their client id is the id of a service. Other credentials are ignored, even an API key as Bearer.
-    pub async fn check_if_service(self, form: FormClient) -> Result<(), OAuthError> {
+    pub async fn check_service_credentials(self, form: FormClient) -> Result<(), OAuthError> {
         let (form_id, form_secret) = &form;
         let id = match &self.header {
             Some(HeaderCredential::Basic(id, _)) => Some(id),

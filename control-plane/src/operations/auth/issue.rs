@@ -74,7 +74,7 @@ pub(super) struct Grant<'a> {
     /// refresh requests. The refresh does not change the scope of the session.
     pub scope: Option<&'a Scope>,
     /// Whether the token has the claim `scope` even if no scope limits it.
-    pub states_scope: bool,
+    pub always_has_scope_claim: bool,
     pub basis: &'a LoginBasis,
     /// The service of the agent's last login, which may be this login.
     pub last_service: Option<ServiceId>,
@@ -108,7 +108,7 @@ impl Grant<'_> {
 
     /// The claims of the token, with the agent's roles at the service, and the permissions of these roles as far as the scope has them.
     fn claims(&self, context: &Context, id: TokenId, expires_at: Timestamp) -> Claims {
-        let Self { agent, session, audience, scope, states_scope, basis, .. } = *self;
+        let Self { agent, session, audience, scope, always_has_scope_claim, basis, .. } = *self;
         let expires_before_token = |role: &HeldRole| -> Option<(RoleName, i64)> {
             role.until.filter(|end| *end < expires_at).map(|end| (role.definition.name.clone(), end.seconds()))
         };
@@ -129,7 +129,7 @@ impl Grant<'_> {
             rev: basis.position.revision,
             name: agent.name.to_string(),
             roles,
-            scope: (states_scope || scope.is_some()).then(|| scope_text(&permissions)),
+            scope: (always_has_scope_claim || scope.is_some()).then(|| scope_text(&permissions)),
             permissions,
             trust_score: agent.trust,
             until,

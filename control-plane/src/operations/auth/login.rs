@@ -282,7 +282,7 @@ impl NewSession {
             session: &session,
             audience,
             scope: session.scope.as_ref(),
-            states_scope: requested.states_scope,
+            always_has_scope_claim: requested.always_has_scope_claim,
             basis,
             last_service: audience.last_service(agent.last_service),
         };

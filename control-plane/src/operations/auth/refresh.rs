@@ -212,7 +212,7 @@ impl Replacement {
             session: &session,
             audience: TokenAudience::of(basis, names_service),
             scope: scope.as_ref(),
-            states_scope: self.requested.states_scope,
+            always_has_scope_claim: self.requested.always_has_scope_claim,
             basis,
             last_service: agent.last_service,
         };

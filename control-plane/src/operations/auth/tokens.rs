@@ -28,7 +28,7 @@ pub struct RequestedToken {
     /// The only permissions that the token may grant, if the request limits them.
     pub scope: Option<Scope>,
     /// Whether the token has the claim `scope` even if no scope limits it, as OAuth libraries of services expect (RFC 9068).
-    pub states_scope: bool,
+    pub always_has_scope_claim: bool,
 }
 
 impl TokenPair {

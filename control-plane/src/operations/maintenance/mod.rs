@@ -15,7 +15,7 @@ pub use housekeeping::{purge_deleted, run_housekeeping};
 pub use master_key_rotation::{MasterKeyRotation, rotate_master_key};
 pub use probes::{
     DatabaseHealth, check_database_write, correct_totals, count_services_and_active_agents, lacks_current_master_key,
-    probe_database, probe_housekeeping, probe_queue,
+    probe_database, probe_dispatcher, probe_housekeeping,
 };
 pub use purge::emit_role_revoked_events;
 pub use restore::{RestoreReport, invalidate_credentials_after_restore};

@@ -8,7 +8,7 @@ use crate::{
 use std::time::Duration;
 
 /// Returns the health of Countersign's webhook dispatcher.
-pub fn probe_queue(context: &Context) -> QueueHealth {
+pub fn probe_dispatcher(context: &Context) -> QueueHealth {
     (context.queue_health)()
 }
 
@@ -41,7 +41,7 @@ pub enum DatabaseHealth {
     Down,
 }
 
-/// Runs a small query and reports whether the database responds within `timeout`.
+/// Runs a small query and reports whether the database responds within `timeout`. Concurrent probes share one query.
 pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHealth {
     let probe = context.database_probe.run(async {
         feed::position(context.store.read().await?.conn()).await?;

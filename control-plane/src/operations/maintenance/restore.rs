@@ -54,7 +54,8 @@ pub async fn invalidate_credentials_after_restore(
     store.write("invalidate_credentials_after_restore", work).await
 }
 
-/// The time of the last change in the database: the latest of the audit log, the change feed and the revision.
+/// The time of the last change in the database: the time of the newest audit entry, of the newest entry of the change feed or of
+/// the revision, whichever is the latest.
 async fn newest_change_time(tx: &mut WriteTransaction) -> Result<Timestamp, OperationError> {
     let at = tx.now();
     let known = [audit::newest_entry_time(tx.conn()).await?, feed::newest_change_time(tx.conn()).await?];

@@ -27,7 +27,7 @@ pub struct RoleRequest {
 }
 
 /// Creates a role. `reply` makes the response. If the request has an idempotency key, the response is stored, and a repeated
-/// request gets it again. Returns the revision of the creation, or the newest revision with a stored response.
+/// request gets it again. Returns the response and the revision of the creation, or with the stored response the newest revision.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
     initiator: &Initiator,

@@ -1,6 +1,9 @@
 //! Writes rows through the store, with a different value in every column, and reads them back. The round-trip tests fail if a
-//! statement has a wrong parameter or two swapped parameters. Tables whose every use is visible in the API, such as those of
-//! idempotency keys and of bursts of failed logins, have tests there only.
+//! statement has a wrong parameter or two swapped parameters. They write through one store (`first`) and read through another one
+//! (`second`) on the same database, so that nothing comes from memory.
+//!
+//! Some tables have no test here, such as the tables for idempotency keys and for bursts of failed logins: every use of them shows
+//! in the API, so the tests of the API cover them.
 
 mod audiences;
 mod counts;

@@ -47,7 +47,7 @@ pub async fn revoke(
     let Form(body) = body?;
     let OAuthRevocationRequest { token, hint, client_id, client_secret } = body.read()?;
     drop(hint);
-    client.check_if_service((client_id, client_secret)).await?;
+    client.check_service_credentials((client_id, client_secret)).await?;
     operations::revoke_token(&state.context, expose(&token)).await.map_err(ApiError::from)?;
     Ok(StatusCode::OK)
 }

@@ -102,6 +102,7 @@ pub async fn token(
         "refresh_token" => {
             let refreshed = refresh(&state, &limiter, request, client.ip).await;
             let mut response = refreshed.map_or_else(OAuthError::into_response, |pair| token_response(&pair));
+            // The metrics count the responses of this route as logins, unless the response, also an error, is marked as a refresh.
             response.extensions_mut().insert(RefreshOperation);
             Ok(response)
         }
@@ -147,9 +148,10 @@ async fn log_in(
     if request.client_id.as_ref().is_some_and(|id| id.parse() != Ok(assertion.agent)) {
         return Err(OAuthError::new("invalid_client", "`client_id` must be the `sub` of the assertion, or absent"));
     }
-    // If the login fails, its event names the service only if the request does so by id: resource URIs are looked up later.
-    let named = [&request.resource, &request.audience].into_iter().flatten().find_map(|text| text.parse().ok());
-    let verified = operations::verify_assertion(context, &assertion, named, Some(client)).await;
+    // The event about a failed login contains the service only if the request names it by id: a resource URI is looked up after the
+    // assertion is verified.
+    let service_id = [&request.resource, &request.audience].into_iter().flatten().find_map(|text| text.parse().ok());
+    let verified = operations::verify_assertion(context, &assertion, service_id, Some(client)).await;
     let verified = verified.map_err(assertion_error)?;
     limiter.count_agent(state, verified.agent()).await?;
     let requested = requested_token(state, request).await?;
@@ -205,7 +207,7 @@ async fn requested_token(state: &AppState, request: OAuthTokenRequest) -> Result
             return Err(OAuthError::new("invalid_target", "`resource` and `audience` must name the same service"));
         }
     }
-    Ok(RequestedToken { service, scope: request.scope, states_scope: true })
+    Ok(RequestedToken { service, scope: request.scope, always_has_scope_claim: true })
 }
 
 fn token_response(pair: &TokenPair) -> Response {

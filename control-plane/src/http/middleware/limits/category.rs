@@ -12,7 +12,7 @@ pub(super) const WINDOW: Duration = Duration::from_mins(1);
 string_enum! {
     /// A class of requests with its own limit. Its name is in headers, errors and metrics.
     Category {
-        /// Requests under `/auth`, to `/oauth/token` and to `/oauth/revoke`, per client address and agent (or key or token).
+        /// Requests under `/auth`, to `/oauth/token` and to `/oauth/revoke`, from one address for the same agent, key or token.
         Auth = "auth";
         /// Requests of [`Self::Auth`], and requests for the metadata of services, per client address.
         AuthAddress = "auth_address";
@@ -106,7 +106,8 @@ const VERIFICATION_OWNER_FACTOR: u32 = 20;
 /// Like [`VERIFICATION_OWNER_FACTOR`], for feedback and management.
 const OWNER_FACTOR: u32 = 5;
 
-/// Upper bound of the derived limits, as in the settings. The rate limiter stores the time of each call, so a limit costs memory.
+/// Upper bound of the derived limits. The settings have the same upper bound. The rate limiter stores the time of each call, so a
+/// limit costs memory.
 const MAX_PER_MINUTE: u32 = 1_000_000;
 
 /// The settings `[limits]`, in requests per minute. The limit of each category is one of these, or a multiple of one.
@@ -120,7 +121,8 @@ pub struct LimitsPerMinute {
 }
 
 impl LimitsPerMinute {
-    /// The default limits, for examples. A test compares them with `config.default.toml`, which this module cannot read.
+    /// The default limits, for the examples in the API's documentation. A test compares them with `config.default.toml`, which this
+    /// module cannot read.
     pub const DEFAULT: Self = Self { auth: 10, address: 300, verification: 1000, management: 100, feedback: 50 };
 
     pub const fn quota(&self, category: Category) -> Quota {
