@@ -88,7 +88,6 @@ pub struct Config {
     pub dev: bool,
 }
 
-/// `[tls]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct TlsSettings {
     /// What terminates the TLS of the API.
@@ -99,7 +98,6 @@ pub struct TlsSettings {
     pub private_key: PathBuf,
 }
 
-/// `[tokens]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct TokenSettings {
     #[serde(rename = "access_seconds")]
@@ -124,7 +122,6 @@ pub struct SigningKeySettings {
     rotation_days: u32,
 }
 
-/// `[services]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct ServiceSettings {
     pub created_by: ServiceCreators,
@@ -152,7 +149,6 @@ impl TryFrom<String> for ServiceCreators {
     }
 }
 
-/// `[sync]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct SyncSettings {
     max_staleness_seconds: u32,

@@ -28,8 +28,7 @@ fn single_value<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     match values {
         [] => Ok(None),
         [value] => {
-            // Parsers treat control characters (except the tab) and bytes that are not ASCII differently, and no token contains
-            // them.
+            // Parsers treat control characters (except the tab) and non-ASCII bytes differently, and no token contains them.
             let is_allowed = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
             let text = std::str::from_utf8(value).ok().filter(|text| are_all(text, is_allowed));
             text.map(|text| Some(text.trim())).ok_or(Reason::TokenMalformed)

@@ -72,8 +72,7 @@ impl LogSettings {
     }
 
     /// The first directive that is a single word and no level. The log library takes it for the name of a module, so a misspelt
-    /// level would disable the log. A `level` with brackets (for spans) is not checked, because commas in brackets separate no
-    /// directives.
+    /// level would disable the log. A `level` with brackets (for spans) is not checked: commas in brackets separate no directives.
     fn unknown_level(&self) -> Option<&str> {
         let words = self.level.split(',').map(str::trim).filter(|word| !word.is_empty() && !word.contains('='));
         words.filter(|_| !self.level.contains('[')).find(|word| word.parse::<LevelFilter>().is_err())

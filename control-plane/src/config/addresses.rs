@@ -5,7 +5,6 @@ use serde::{Deserialize, Deserializer, de::Error};
 use std::net::{IpAddr, SocketAddr};
 use url::Url;
 
-/// `[listen]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct ListenSettings {
     /// The API: HTTPS.
@@ -71,7 +70,6 @@ impl TryFrom<String> for TlsMode {
     }
 }
 
-/// `[proxies]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct ProxySettings {
     trusted: Vec<Network>,

@@ -32,7 +32,6 @@ const URL_PARAMETERS: [&str; 17] = [
     "options",
 ];
 
-/// `[database]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct DatabaseSettings {
     /// Empty, `sqlite://<path>` or `postgres://<user>:<password>@<host>/<database>`.
@@ -41,7 +40,6 @@ pub struct DatabaseSettings {
     pub max_connections: u32,
 }
 
-/// The location of the database.
 #[derive(Debug, Clone)]
 pub enum DatabaseLocation {
     /// The file of the embedded SQLite database.

@@ -7,7 +7,6 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 /// The `iss` of tokens that the operator key signs. No configured issuer may have it.
 const OPERATOR_ISSUER: &str = "urn:countersign:operator";
 
-/// `[humans]`
 #[derive(Debug, Clone, Default, Deserialize)]
 pub struct HumanSettings {
     /// The issuers, by their names in the settings.

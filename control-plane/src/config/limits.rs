@@ -14,7 +14,6 @@ fn out_of_range(key: &str, value: u32, range: &RangeInclusive<u32>) -> Option<St
     (!range.contains(&value)).then(|| format!("{key}: {value} must be from {} to {}", range.start(), range.end()))
 }
 
-/// `[connections]`
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct ConnectionSettings {
     /// Maximum number of open connections, for the API port and for the sync port each.
@@ -96,7 +95,6 @@ impl QuotaSettings {
     }
 }
 
-/// `[registration]`
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct RegistrationSettings {
     /// How many agents may be registered without the token of a human user. 0: each registration needs such a token.

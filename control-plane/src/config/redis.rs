@@ -9,7 +9,6 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{collections::BTreeSet, path::PathBuf};
 
-/// `[redis]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct RedisSettings {
     url: SecretString,

@@ -6,7 +6,6 @@ use serde::Deserialize;
 /// Length of a master key in hex characters: 32 bytes.
 const MASTER_KEY_HEX_LENGTH: usize = 64;
 
-/// `[secrets]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct SecretSettings {
     /// The master key as 64 hex characters. Empty: the key is read from a file in `data_dir`.

@@ -14,7 +14,6 @@ const MAX_CONCURRENCY: usize = 4096;
 /// Upper bound of `attempt_seconds`.
 const MAX_ATTEMPT_SECONDS: u32 = 300;
 
-/// `[webhooks]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct WebhookSettings {
     allowed_networks: Vec<Network>,

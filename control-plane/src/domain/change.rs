@@ -53,7 +53,6 @@ pub struct Changed<T> {
     pub revision: Revision,
 }
 
-/// A range of revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevisionRange {
     /// Exclusive lower bound.

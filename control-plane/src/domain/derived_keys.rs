@@ -27,7 +27,6 @@ impl<K> DerivedKeys<K> {
     }
 }
 
-/// Derives the key for a purpose from a master key.
 pub fn derive_key(master: &[u8], purpose: &str) -> hmac::Key {
     let master = hmac::Key::new(hmac::HMAC_SHA256, master);
     hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref())

@@ -25,7 +25,6 @@ pub struct Page<P> {
     pub after: Option<P>,
 }
 
-/// One page of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage<T, P> {
     pub items: Vec<T>,

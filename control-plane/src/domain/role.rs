@@ -28,7 +28,6 @@ pub struct Role {
     pub description: Description,
     /// The label (`managedBy`) of the set of files that declares the role, if any.
     pub managed_by: Option<ManagedBy>,
-    /// Time of creation.
     pub created_at: Timestamp,
 }
 
@@ -41,7 +40,6 @@ pub struct Assignment {
     pub role: RoleId,
     /// Service that defines the role.
     pub service: ServiceId,
-    /// Time of the assignment.
     pub assigned_at: Timestamp,
     /// Time from which the agent no longer holds the role, in whole seconds; `None` if the assignment does not expire.
     pub expires_at: Option<Timestamp>,

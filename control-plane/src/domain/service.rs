@@ -93,7 +93,6 @@ pub struct ServiceTransfer {
     pub offered_by: Owner,
     /// The person who may accept the offer.
     pub new_owner: Owner,
-    /// Time of the offer.
     pub offered_at: Timestamp,
     /// Time from which the offer can no longer be accepted.
     pub expires_at: Timestamp,

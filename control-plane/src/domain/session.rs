@@ -18,10 +18,8 @@ const COMMON_LEN: usize = SECRET_LEN / 2;
 /// token was mistyped or cut. Without a checksum, we would take such a token for a used one, and end the session.
 const CHECKED_LEN: usize = SECRET_LEN - 4;
 
-/// A refresh token.
 pub struct RefreshToken(Credential<SessionId>);
 
-/// A session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Unique identifier, the `sid` claim of access tokens.

@@ -95,7 +95,6 @@ impl SidecarProgress {
     }
 }
 
-/// A sidecar.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sidecar {
     /// Who the sidecar is.

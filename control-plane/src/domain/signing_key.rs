@@ -94,7 +94,6 @@ impl SigningKey {
         }
     }
 
-    /// The status of the key at `now`.
     pub fn status(&self, now: Timestamp) -> KeyStatus {
         let has_passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
         if self.revoked_at.is_some() {

@@ -1,8 +1,7 @@
 //! Cryptographic keys at rest: generation, encryption and decryption of signing keys and webhook secrets.
 //!
-//! `domain` decides which key signs at which time, and `store` stores the encrypted keys. `operations` rotates them and signs
-//! tokens with them. `sync` sends the public keys to sidecars. Invariant: a private key leaves memory only encrypted with the
-//! master key.
+//! `domain` decides which key signs at which time, and `store` stores the encrypted keys. `operations` rotates the keys, and signs
+//! tokens. `sync` sends the public keys to sidecars. Invariant: a private key leaves memory only encrypted with the master key.
 
 mod master_key;
 mod ring;

@@ -59,7 +59,6 @@ impl MasterKeyRing {
         self.keys().any(|key| key.fingerprint() == fingerprint)
     }
 
-    /// The keys of challenges.
     pub fn challenge_keys(&self) -> ChallengeKeyRing {
         self.derive(ChallengeKeys::derive)
     }

@@ -98,7 +98,6 @@ impl Sidecars {
 }
 
 impl OpenStream {
-    /// The state of the stream.
     pub fn status(&self) -> Arc<StreamStatus> {
         Arc::clone(&self.status)
     }

@@ -227,7 +227,6 @@ pub async fn list(
     conn.list_page(list, params![target, before], &page, total, delivery_from_row, |delivery| delivery.event).await
 }
 
-/// Finds the delivery of an event to a target.
 pub async fn find(conn: &mut Conn, target: WebhookId, event: EventId) -> Result<Option<Delivery>, StoreError> {
     conn.find_row(FIND_DELIVERY, params![target, event], delivery_from_row).await
 }

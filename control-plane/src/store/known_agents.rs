@@ -49,7 +49,6 @@ pub async fn find_contact(
     conn.find_row(FIND_CONTACT, params![agent, service], |row| row::timestamp(row, "contacted_at")).await
 }
 
-/// Whether an agent is known to a service.
 pub async fn is_known(conn: &mut Conn, agent: AgentId, service: ServiceId, now: Timestamp) -> Result<bool, StoreError> {
     let contact = find_contact(conn, agent, service).await?;
     Ok(contact.is_some_and(|contacted_at| contacted_at > forgotten_until(now)))

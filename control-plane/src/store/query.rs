@@ -186,7 +186,6 @@ impl Conn {
         Ok(self.fetch_optional(query(sql, parameters)).await?.is_some())
     }
 
-    /// Finds a row.
     pub(super) async fn find_row<T>(
         &mut self,
         sql: &'static str,

@@ -20,8 +20,7 @@ const MAX_ROWS: usize = 256;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RowListStatement(pub &'static str);
 
-/// Like `statements!`, but for statements with a list of rows: declares each as a constant, and lists all for the conformance
-/// tests.
+/// Like `statements!`, for statements with a list of rows: declares each as a constant, and lists all for the conformance tests.
 macro_rules! row_list_statements {
     ($list:ident: $($(#[$doc:meta])* $name:ident = $sql:expr;)+) => {
         $($(#[$doc])* const $name: $crate::store::row_lists::RowListStatement =

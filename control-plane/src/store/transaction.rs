@@ -15,7 +15,6 @@ use crate::domain::{
 use countersign_identity::{Revision, Timestamp};
 use std::sync::Arc;
 
-/// A read transaction.
 pub struct ReadTransaction {
     conn: Conn,
     _timer: TransactionTimer,

@@ -88,7 +88,6 @@ pub async fn list_feedback(
     conn.list_page(LIST_FEEDBACK, params![agent, time, id], page, total, feedback_from_row, position).await
 }
 
-/// Finds the rating of an agent by a service.
 pub async fn find_rating(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<Option<Rating>, StoreError> {
     conn.find_row(FIND_RATING, params![agent, service], rating_from_row).await
 }
@@ -104,7 +103,6 @@ pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> 
     conn.apply(UPSERT_RATING, params![agent, service, millionths(*weight), millionths(*mean), rated_at]).await
 }
 
-/// Deletes the rating of an agent by a service.
 pub async fn delete_rating(conn: &mut Conn, agent: AgentId, service: ServiceId) -> Result<(), StoreError> {
     conn.apply(DELETE_RATING, params![agent, service]).await
 }

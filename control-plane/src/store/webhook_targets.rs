@@ -212,7 +212,6 @@ pub(super) fn scope_from_row(row: &AnyRow) -> Result<ServiceOrDeployment, StoreE
     }
 }
 
-/// The URL of a target.
 pub(super) fn url_from_row(row: &AnyRow) -> Result<TargetUrl, StoreError> {
     TargetUrl::parse(&row::get::<String>(row, "url")?).map_err(|_| StoreError::Corrupt("url"))
 }

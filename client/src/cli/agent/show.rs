@@ -41,8 +41,7 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
             fields.retain(|(name, _)| current.iter().all(|(other, _)| name != other));
             fields.extend(current);
         }
-        // Without a service and its API key, only the profile has fields. They belong to another agent, so there is nothing to
-        // show.
+        // Without a service and its API key, only the profile has fields, and they belong to another agent.
         Ok(None) if !is_profile_agent => {
             let next = "set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY, with which a service reads every agent; \
                         `countersign agent list` shows your agents";

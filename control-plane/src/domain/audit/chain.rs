@@ -249,7 +249,6 @@ impl<'a> ChainVerifier<'a> {
         BrokenChain { sequence: self.length + 1, fault }
     }
 
-    /// Verifies the next entry.
     pub fn verify_next(&mut self, entry: &AuditEntry) -> Result<(), BrokenChain> {
         if !self.has_begun && entry.sequence > 0 && self.is_archived(entry) {
             // `entry` is the first archived entry that is not deleted. The floor authenticates it, together with its previous hash.

@@ -29,11 +29,8 @@ const FLOOR_DOMAIN: &str = "countersign audit floor v1";
 /// The MAC keys that are derived from one master key.
 pub struct AuditKeys {
     entries: hmac::Key,
-    /// The key of heads.
     pub heads: MarkKey,
-    /// The key of checkpoints.
     pub checkpoints: MarkKey,
-    /// The key of floors.
     pub floors: MarkKey,
 }
 

@@ -33,7 +33,6 @@ pub struct Delivery {
     pub last_attempt: Option<Attempt>,
 }
 
-/// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
     /// The next attempt is due at this time. While the target is paused or disabled, the attempt waits longer.

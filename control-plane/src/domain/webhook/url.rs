@@ -10,7 +10,6 @@ const HTTPS_PORT: u16 = 443;
 /// The lowest port that unprivileged processes can listen on.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
-/// The URL of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetUrl(Url);
 

@@ -17,7 +17,6 @@ pub(super) enum RedisConnection {
 }
 
 impl RedisConnection {
-    /// Sends a command.
     pub(super) async fn send<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
         match self {
             Self::Server(connection) => command.query_async(connection).await,

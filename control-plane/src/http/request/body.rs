@@ -204,7 +204,6 @@ pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyField
     }
 }
 
-/// Parses a form.
 pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if !single_content_type(headers).is_some_and(is_form) {
         return Err(ApiError::form_required());

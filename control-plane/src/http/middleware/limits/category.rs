@@ -106,8 +106,7 @@ const VERIFICATION_OWNER_FACTOR: u32 = 20;
 /// Like [`VERIFICATION_OWNER_FACTOR`], for feedback and management.
 const OWNER_FACTOR: u32 = 5;
 
-/// Upper bound of the derived limits. The settings have the same upper bound. The rate limiter stores the time of each call, so a
-/// limit costs memory.
+/// Upper bound of the derived limits, and of the settings. The rate limiter stores the time of each call, so a limit costs memory.
 const MAX_PER_MINUTE: u32 = 1_000_000;
 
 /// The settings `[limits]`, in requests per minute. The limit of each category is one of these, or a multiple of one.
