@@ -26,7 +26,7 @@ use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
-use text::as_text;
+use text::{as_text, parse_entries};
 
 pub(super) use text::parse;
 
@@ -201,7 +201,7 @@ async fn read_entries(
             conn.read_row(READ_FOR_RECIPIENTS, parameters, entries).await?
         }
     };
-    let mut entries = text::parse_entries(&text)?;
+    let mut entries = parse_entries(&text)?;
     // The database may join the entries to one text in any order, so we sort them.
     entries.sort_unstable_by_key(|(position, data)| (data.entry.revision, *position));
     Ok(entries.into_iter().map(|(_, data)| data).collect())
