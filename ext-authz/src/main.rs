@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let _ignored = nix::sys::prctl::set_thp_disable(true);
     match config::read(config, environment(), set) {
         Ok(settings) => exit_code(run_with_settings(settings)),
-        // A file that cannot be read does not make the settings wrong: a later start may be able to read it.
+        // The file of a variable with the suffix `_FILE` cannot be read now. The settings are not wrong: a later start may succeed.
         Err(ConfigError::Source(error)) if error.is_unreadable_value() => fail(ExitCode::FAILURE, &error),
         Err(error) => fail(ExitCode::from(USAGE_ERROR), &error),
     }

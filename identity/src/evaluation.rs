@@ -65,7 +65,7 @@ pub struct AgentChanges {
 }
 
 impl AgentChanges {
-    /// Replaces each facet of `self` by that facet of `other`, unless the one of `self` has a higher revision.
+    /// Replaces each facet of `self` by the facet of `other`, unless the facet of `self` has a higher revision.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
         replace_if_newer(&mut self.roles, roles);

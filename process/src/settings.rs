@@ -55,7 +55,7 @@ impl From<config::ConfigError> for SettingsError {
 }
 
 impl SettingsError {
-    /// Whether the only problem is files that cannot be read now. A later start may succeed, for example when a secret is mounted.
+    /// Whether the only problem is that files with values cannot be read now. A later start may succeed, when a secret is mounted.
     pub fn is_unreadable_value(&self) -> bool {
         match self {
             Self::UnreadableValue(_) => true,

@@ -34,7 +34,7 @@ pub struct ServerMetadata {
     /// The issuer of the access tokens, which is also the audience of client assertions.
     #[serde(deserialize_with = "line")]
     pub issuer: String,
-    /// The URL of the token endpoint. Metadata without this URL are refused: they are not those of a control plane.
+    /// The URL of the token endpoint. Metadata without this URL is refused: a control plane always sends it.
     #[serde(deserialize_with = "line")]
     pub token_endpoint: String,
 }

@@ -36,7 +36,7 @@ pub enum LoginChoice<'a> {
     OfProfile,
     /// The login with a challenge.
     Challenge,
-    /// The OAuth token endpoint with these limits. By default, the resource is that of the profile, and the scope is not limited.
+    /// The OAuth token endpoint with these limits. By default, the resource comes from the profile, and the scope is not limited.
     OAuth(&'a LimitArgs),
     /// The login that is saved in the profile, with these limits in place of its own. Limits need the OAuth token endpoint.
     Limited(&'a LimitArgs),

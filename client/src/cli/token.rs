@@ -267,6 +267,6 @@ fn parse_key_set(published: &Value) -> Result<KeySet, CliError> {
     let point = |key: &Value| Some([vec![4], coordinate(key, "x")?, coordinate(key, "y")?].concat());
     let points: Option<Vec<_>> = published["keys"].as_array().into_iter().flatten().map(point).collect();
     points.and_then(|points| KeySet::from_points(points).ok()).ok_or_else(|| {
-        CliError::failed("the published keys cannot be parsed").with_next("is --server that of a control plane?")
+        CliError::failed("the published keys cannot be parsed").with_next("is --server the URL of a control plane?")
     })
 }

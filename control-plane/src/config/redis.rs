@@ -44,7 +44,7 @@ pub struct RedisTarget {
     pub private_key: PathBuf,
 }
 
-/// The form of the URL.
+/// The error for a URL that has another form.
 const FORM: &str = "redis.url: must be redis://<user>:<password>@<host>:<port>/<database number>, without a fragment (`#`). \
                     Begin it with rediss:// for TLS, with redis+sentinel:// for Sentinels or with redis+cluster:// for a \
                     cluster (with TLS: rediss+sentinel://, rediss+cluster://); both accept several hosts, separated by commas";

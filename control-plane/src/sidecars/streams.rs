@@ -282,7 +282,7 @@ impl StreamStatus {
         self.phase() == Phase::InUse && self.in_force(distributed) < revision
     }
 
-    /// Replaces the values in `sidecar`, which come from its row, by those of the stream.
+    /// Replaces the values in `sidecar`, which come from its row, by the values of the stream.
     pub(super) fn describe(&self, sidecar: &mut Sidecar, distributed: Revision) {
         let latest_confirmation = self.latest_confirmation();
         // The row may still describe an earlier stream of the same process.

@@ -27,7 +27,7 @@ statements! { STATEMENTS:
     /// `service_id || ''` keeps the databases from using the index of the service, which may have many assignments.
     DELETE_ASSIGNMENT = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id || '' = $3 \
          RETURNING expires_at, expiry_reported_at";
-    /// Without the unary plus, a database could use the index of expiries, and read those of all services.
+    /// Without the unary plus, a database could use the index of expiries, and read the expiries of all services.
     MARK_EXPIRY_REPORTED = "UPDATE assignments SET expiry_reported_at = $1 WHERE agent_id = $2 AND role_id = $3 \
          AND +expires_at <= $1 AND +expiry_reported_at IS NULL RETURNING expires_at";
     ANY_UNREPORTED_EXPIRY = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND expiry_reported_at IS NULL LIMIT 1";

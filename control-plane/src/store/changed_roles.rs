@@ -1,5 +1,5 @@
-//! Reads the roles of changed agents at services. One statement reads the roles of many agents as one text, for the same reason as
-//! in `changed_data`.
+//! Reads the roles of changed agents at services. One statement reads the roles of many agents as one text, because the database
+//! driver converts rows slowly (see `changed_data`).
 
 use super::{Conn, StoreError, changed_data::parse, query::params, row, row_lists::row_list_statements};
 use countersign_identity::{AgentId, RoleGrant, ServiceId, Timestamp};

@@ -71,8 +71,8 @@ pub struct TargetPage<T> {
     pub next: Option<WebhookId>,
 }
 
-/// Reads a page of `limit` targets with pending deliveries after the target `after`. Returns those of them that are active and have
-/// due deliveries.
+/// Reads a page of `limit` targets with pending deliveries after the target `after`. Returns only active targets with due
+/// deliveries.
 pub async fn list_with_due_deliveries(
     conn: &mut Conn,
     after: Option<WebhookId>,

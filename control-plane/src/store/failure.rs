@@ -24,7 +24,7 @@ pub enum StoreError {
     Standby,
     /// The current master key of the database is not configured.
     #[error(
-        "the database uses another master key, with the fingerprint {needed}; that of secrets.master_key is {configured}: set \
+        "the database uses another master key, with the fingerprint {needed}; secrets.master_key has the fingerprint {configured}: set \
          secrets.master_key to the key of the database, or, to rotate to the configured key, add the key of the database to \
          secrets.previous_master_keys"
     )]

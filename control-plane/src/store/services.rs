@@ -86,7 +86,7 @@ statements! { STATEMENTS:
 }
 
 row_list_statements! { ROW_LISTS:
-    /// Selects those of the API keys in the list that are valid.
+    /// Selects the API keys in the list that are valid.
     FIND_VALID_KEYS = "SELECT k.id FROM service_keys k JOIN services s ON s.id = k.service_id \
          WHERE k.revoked_at IS NULL AND s.deleted_at IS NULL AND k.id IN ({$1})";
 }

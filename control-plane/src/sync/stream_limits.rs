@@ -12,7 +12,7 @@ use tonic::Status;
 /// A control plane may have this many streams per connection to its sync port: a sidecar has a stream for each of its services.
 const STREAMS_PER_CONNECTION: usize = 2;
 
-/// The sidecars of one owner may have a quarter of all streams, so that those of other owners can connect, too.
+/// The sidecars of one owner may have a quarter of all streams, so that sidecars of other owners can connect, too.
 const OWNER_PART: usize = 4;
 
 /// The number of streams that an owner may open in a minute, as a multiple of the number that it may have open.

@@ -17,7 +17,7 @@ pub struct Route<'r> {
     pub rule: Option<&'r Rule>,
     /// The service that the context extensions or the rule name.
     pub service: Option<ServiceId>,
-    /// False if the rule is about MCP and has no entry for this message. `policy` is then the one of the rule itself, and the
+    /// False if the rule is about MCP and has no entry for this message. `policy` is then the policy of the rule itself, and the
     /// request is denied after its token was checked.
     pub allows_message: bool,
 }

@@ -30,8 +30,7 @@ pub struct CheckArguments {
 pub(super) fn run(command: ConfigCommand) -> Result<Output, Failure> {
     let ConfigCommand::Check(CheckArguments { config: file, set }) = command;
     let settings = config::read(file, environment(), set).map_err(|error| match &error {
-        // An environment variable with the suffix `_FILE` names a file with a value, and this file cannot be read now. This does
-        // not make the settings wrong: a later start may be able to read the file.
+        // The file of a variable with the suffix `_FILE` cannot be read now. The settings are not wrong: a later start may succeed.
         ConfigError::Source(source) if source.is_unreadable_value() => Failure::from(error.to_string()),
         ConfigError::Source(_) | ConfigError::Invalid(_) => wrong_settings(error.to_string()),
     })?;

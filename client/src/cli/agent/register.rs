@@ -100,7 +100,7 @@ impl RegistrationKey {
         if !signer.holds(public_key).await? {
             let program = signer.program();
             let file = file.display();
-            let text = format!("the signer `{program}` signs with another key than that of --public-key {file}");
+            let text = format!("the signer `{program}` does not sign with the key in --public-key {file}");
             let next = "pass the public key that belongs to the signer; nothing was registered";
             return Err(CliError::failed(text).with_next(next));
         }

@@ -87,7 +87,7 @@ pub async fn login(context: &Context, args: LoginArgs) -> Result<CommandOutput, 
     }
     let saved = context.update_profile(|profile| {
         profile.login = Some(settings);
-        // If the profile has an agent, its URL stays the one of the agent's control plane.
+        // If the profile has an agent, its URL stays the URL of the agent's control plane.
         if profile.agent.is_none() || profile.url.is_none() {
             (profile.url, profile.ca) = (Some(login.url.clone()), ca);
         }

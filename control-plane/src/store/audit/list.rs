@@ -100,7 +100,7 @@ macro_rules! list_matching {
 }
 
 // The index of all entries has the expression `at + 0`. If it had the column `at`, PostgreSQL might use this index to read the
-// entries of one chain, and read those of all other chains, too.
+// entries of one chain, and read the entries of all other chains, too.
 statements! { STATEMENTS:
     COUNT_ALL = count_entries!("(at + 0)", "$1 = ''");
     COUNT_OF_CHAIN = count_entries!("at", "chain = $1");
