@@ -24,9 +24,9 @@ pub enum StoreError {
     Standby,
     /// The current master key of the database is not configured.
     #[error(
-        "the database uses another master key, with the fingerprint {needed}; secrets.master_key has the fingerprint {configured}: set \
-         secrets.master_key to the key of the database, or, to rotate to the configured key, add the key of the database to \
-         secrets.previous_master_keys"
+        "the database uses another master key, with the fingerprint {needed}; secrets.master_key has the fingerprint \
+         {configured}: set secrets.master_key to the key of the database, or, to rotate to the configured key, add the key of \
+         the database to secrets.previous_master_keys"
     )]
     WrongMasterKey {
         /// Fingerprint of the master key of the database.

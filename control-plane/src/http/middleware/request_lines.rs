@@ -68,16 +68,16 @@ impl RequestLogLines {
     /// Counts a line. Returns whether to write the line, and whether it is the first that was left out since the last report.
     fn count(&self, class: BoundedClass, now: Duration) -> (bool, bool) {
         let mut classes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let lines = &mut classes[class as usize];
-        if now.saturating_sub(lines.began_at) >= WINDOW {
-            (lines.began_at, lines.written) = (now, 0);
+        let counts = &mut classes[class as usize];
+        if now.saturating_sub(counts.began_at) >= WINDOW {
+            (counts.began_at, counts.written) = (now, 0);
         }
-        if lines.written < MAX_LINES {
-            lines.written += 1;
+        if counts.written < MAX_LINES {
+            counts.written += 1;
             return (true, false);
         }
-        lines.left_out += 1;
-        (false, lines.left_out == 1)
+        counts.left_out += 1;
+        (false, counts.left_out == 1)
     }
 
     fn take_left_out(&self, class: BoundedClass) -> u64 {
