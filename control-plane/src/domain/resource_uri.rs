@@ -46,7 +46,6 @@ impl ResourceUri {
         if text.len() > Self::MAX_BYTES { Err(InvalidResourceUri) } else { Ok(Self { text, host }) }
     }
 
-    /// The URI.
     pub fn as_str(&self) -> &str {
         &self.text
     }
@@ -85,7 +84,6 @@ pub enum InvalidResourceUris {
 }
 
 impl ResourceUris {
-    /// Parses a list.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidResourceUris> {
         let mut uris: Vec<ResourceUri> = Vec::new();
         for (index, text) in texts.into_iter().enumerate() {
@@ -101,7 +99,6 @@ impl ResourceUris {
         Ok(Self(uris.into()))
     }
 
-    /// The resource URIs.
     pub fn iter(&self) -> std::slice::Iter<'_, ResourceUri> {
         self.0.iter()
     }

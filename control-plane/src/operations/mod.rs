@@ -55,7 +55,7 @@ pub use services::{
 };
 pub use sidecars::{UNKNOWN_REVISION, list_sidecars, read_enforcement};
 pub use signing_keys::{
-    RequestedRotation, SigningKeyPosition, list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key,
+    SigningKeyPosition, list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key,
     rotate_signing_keys_if_due,
 };
 pub use trust::{FeedbackPosition, FeedbackRequest, list_trust_history, publish_trust_changes, submit_feedback};

@@ -115,7 +115,6 @@ async fn change_ring<T>(
     context.store.write(name, work).await
 }
 
-/// The audit entry of a rotation of the signing key.
 fn rotation_entry(rotation: &Rotation) -> NewAuditEntry {
     let entry = NewAuditEntry::for_deployment(AuditAction::SigningKeyRotated)
         .object(AuditedObject::SigningKey(rotation.kid.clone()));

@@ -129,9 +129,7 @@ pub struct LeasedDelivery {
     pub event: EventId,
     /// Number of attempts before the lease.
     pub attempts: u32,
-    /// Whether the event is a test.
     pub is_test: bool,
-    /// End of the lease.
     pub leased_until: Timestamp,
     /// The exact body of the request.
     pub body: String,
@@ -241,7 +239,6 @@ pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Tim
 /// The result of one batch of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayedBatch {
-    /// Number of replayed deliveries.
     pub replayed: u64,
     /// The event after which the next batch begins; `None` if there are no more deliveries.
     pub next: Option<EventId>,

@@ -81,7 +81,6 @@ pub(super) fn insertion(session: &Session, challenge: &str) -> [Parameter; 12] {
     ]
 }
 
-/// Finds a session by id.
 pub async fn find(conn: &mut Conn, id: SessionId) -> Result<Option<Session>, StoreError> {
     conn.find_row(FIND_SESSION, params![id], session_from_row).await
 }

@@ -189,8 +189,7 @@ impl DispatchLoop {
         let recorded = self.scheduler.record(&delivery, &attempt);
         self.released.extend(recorded.released);
         let (attempt, url) = (Attempt { at, response, failure }, endpoint.url.clone());
-        let was_failing = recorded.was_failing;
-        self.unrecorded.push(AttemptRecord { delivery, attempt, state, url, was_failing });
+        self.unrecorded.push(AttemptRecord { delivery, attempt, state, url, was_failing: recorded.was_failing });
     }
 
     fn jitter(&self) -> u32 {

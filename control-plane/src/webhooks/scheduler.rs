@@ -88,7 +88,7 @@ pub(super) struct LeasePlan {
 
 /// What follows from the result of an attempt.
 #[derive(Default)]
-pub(super) struct RecordedAttempt {
+pub(super) struct Recorded {
     /// Whether the target may be marked as failing in the database, so that a success must remove the mark.
     pub was_failing: bool,
     /// Deliveries to release, because the target backs off or has answered 410.
@@ -124,7 +124,7 @@ impl Scheduler {
         let mut released = Vec::new();
         for (target, changed_at) in waiting_targets {
             let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&target) else { continue };
-            // `None`: the target is no longer active. Otherwise these deliveries must not be sent to its old URL.
+            // `None`: the target is no longer active. If it has changed, these deliveries must not be sent to its old URL.
             if changed_at.is_none_or(|changed_at| queue.reset_if_updated(changed_at)) {
                 released.extend(queue.drain_unsent());
             }
@@ -241,19 +241,17 @@ impl Scheduler {
     }
 
     /// Updates the queue of a target after an attempt.
-    pub(super) fn record(&mut self, delivery: &LeasedDelivery, attempt: &AttemptSummary) -> RecordedAttempt {
+    pub(super) fn record(&mut self, delivery: &LeasedDelivery, attempt: &AttemptSummary) -> Recorded {
         if delivery.is_test {
             self.tested_targets.remove(&delivery.target);
-            return RecordedAttempt::default();
+            return Recorded::default();
         }
-        let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&delivery.target) else {
-            return RecordedAttempt::default();
-        };
+        let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&delivery.target) else { return Recorded::default() };
         let was_failing = queue.record(attempt, self.limits.per_target);
         let must_release =
             attempt.failure == Some(AttemptFailure::Gone) || queue.backoff_until(attempt.ended_at).is_some();
         let released = if must_release { queue.drain_unsent().collect() } else { Vec::new() };
-        RecordedAttempt { was_failing, released }
+        Recorded { was_failing, released }
     }
 
     pub(super) fn next_backoff_end(&self, now: Duration) -> Option<Duration> {

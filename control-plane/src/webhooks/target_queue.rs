@@ -45,7 +45,6 @@ pub struct AttemptSummary {
     pub ended_at: Duration,
     /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
-    /// The `Retry-After` of the response.
     pub retry_after: Option<Duration>,
     /// A random number that varies the backoff.
     pub jitter: u32,
@@ -113,7 +112,7 @@ impl TargetQueue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Adapts concurrency and backoff after an attempt. Returns whether the target may be marked as failing in the database.
+    /// Adapts concurrency and backoff after an attempt. Returns whether the target may already be marked as failing in the database.
     pub fn record(&mut self, attempt: &AttemptSummary, max_concurrency: usize) -> bool {
         let AttemptSummary { started_at, ended_at, failure, retry_after, jitter } = *attempt;
         self.in_flight = self.in_flight.saturating_sub(1);

@@ -9,7 +9,6 @@ const MAX_ROWS: usize = 1000;
 /// Maximum size of the text in a batch, in bytes. A single row may be larger than the maximum size of a batch.
 const MAX_BYTES: usize = 4 << 20;
 
-/// The values of one column.
 enum ColumnValues {
     Texts(Vec<Option<String>>),
     Numbers(Vec<Option<i64>>),
@@ -24,7 +23,6 @@ pub struct Batch<'t> {
 }
 
 impl<'t> Batch<'t> {
-    /// Creates an empty batch.
     pub fn new(table: &'t Table) -> Self {
         let empty = |is_number: bool| {
             if is_number { ColumnValues::Numbers(Vec::new()) } else { ColumnValues::Texts(Vec::new()) }
