@@ -85,7 +85,7 @@ impl RuleSet {
             return Err(RuleFileErrors::of_file(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
         }
         let text = str::from_utf8(content).map_err(|_| RuleFileErrors::of_file("the file is not UTF-8".to_owned()))?;
-        let line_ends = text.match_indices('\n').map(|(place, _)| place).collect();
+        let line_ends = text.match_indices('\n').map(|(position, _)| position).collect();
         let mut parser = Parser { text, line_ends, mcp_entries: 0, errors: Vec::new() };
         let (rules, default) = parser.parse_file();
         if parser.errors.is_empty() {

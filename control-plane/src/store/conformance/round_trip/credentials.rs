@@ -23,8 +23,8 @@ use std::{collections::BTreeSet, time::Duration};
 use zeroize::Zeroizing;
 
 /// An agent and a service that no test creates.
-const UNKNOWN_AGENT: AgentId = AgentId::from_bits(98);
-const UNKNOWN_SERVICE: ServiceId = ServiceId::from_bits(98);
+pub(super) const UNKNOWN_AGENT: AgentId = AgentId::from_bits(98);
+pub(super) const UNKNOWN_SERVICE: ServiceId = ServiceId::from_bits(98);
 
 pub(super) fn session() -> Session {
     Session {
