@@ -2,7 +2,7 @@
 //!
 //! A profile consists of the files `NAME.toml`, `NAME.tokens.json`, `NAME.human.json` and `NAME.key` (mode 0600) in a directory of the
 //! user (mode 0700). `human` reads and writes `NAME.human.json`. Invariants: profiles contain no API keys of services. The
-//! tokens of an agent are sent only to the control plane that issued them, and the token of a human user only to the one of the login.
+//! tokens of an agent are sent only to the control plane that issued them, and a human user's token only to the one of the login.
 
 mod human;
 

@@ -1,8 +1,8 @@
 //! The requirements of a route.
 //!
 //! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and `decide`
-//! checks the policy. A policy has keys, such as `require_roles`, with values. Invariant: a policy with an unknown key or an invalid
-//! value is refused as a whole. If the key were ignored, the policy could allow more requests than the operator intends.
+//! checks the policy. A policy has keys, such as `require_roles`, with values. Invariant: a policy with an unknown key or an
+//! invalid value is refused as a whole. If the key were ignored, the policy could allow more requests than the operator intends.
 
 mod cache;
 mod extensions;

@@ -55,8 +55,8 @@ pub async fn stored_token(context: &Context, server: &ServerArgs) -> Result<Opti
     }
 }
 
-/// Takes the lock of the login, and refreshes the token, unless another process has just done so. If this fails, returns the current
-/// token while it is valid.
+/// Takes the lock of the login, and refreshes the token, unless another process has just done so. If this fails, returns the
+/// current token while it is valid.
 async fn refreshed_token(context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
     // Most issuers accept a refresh token once, so only the process with the lock uses it, and only if it can store the new one. An
     // error here counts only if the login still expires soon: another process may have refreshed it while we waited.

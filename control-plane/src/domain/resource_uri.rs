@@ -50,8 +50,9 @@ impl ResourceUri {
         &self.text
     }
 
-    /// The host, without port and without a dot at the end. Unless an administrator allows it, a service must not have a resource URI at
-    /// a host where another owner's service has one, with any port or scheme: proxies may remove the port, and clients may try both schemes.
+    /// The host, without port and without a dot at the end. Unless an administrator allows it, a service must not have a resource
+    /// URI at a host where another owner's service has one. The port and the scheme do not matter for this: proxies may remove the
+    /// port, and clients may try both schemes.
     pub fn host(&self) -> &str {
         &self.host
     }

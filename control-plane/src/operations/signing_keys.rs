@@ -36,8 +36,8 @@ pub struct RequestedRotation {
     pub signs_now: bool,
 }
 
-/// Schedules a rotation: the next key signs as soon as it has been published for `publication_lead`. If it has been already, it signs
-/// now. By then, every sidecar that still accepts tokens has the key. If a rotation is already scheduled, returns this rotation.
+/// Schedules a rotation: the next key signs as soon as it has been published for `publication_lead`, or now if it has been already.
+/// By then, every sidecar that still accepts tokens has the key. If a rotation is already scheduled, returns this rotation.
 pub async fn rotate_signing_key(
     context: &Context,
     initiator: &Initiator,

@@ -40,7 +40,7 @@ macro_rules! list {
     };
 }
 
-/// The UPDATE repeats the condition on `due_at` of its inner SELECT, because another replica may lease rows between the SELECT and the
+/// The UPDATE repeats the condition on `due_at` of its inner SELECT: another replica may lease rows between the SELECT and the
 /// UPDATE. Without the unary plus, SQLite would use the index for the condition of the UPDATE, and read all due rows a second time.
 macro_rules! lease {
     ($condition:literal) => {
@@ -72,8 +72,8 @@ macro_rules! end_of_page {
     };
 }
 
-/// Makes the finished deliveries to a target (`$2`) due at `$1` if their events come after `$3`, up to `$4`, and happened at `$5` or
-/// later. Tests are sent again only if somebody replays just this delivery.
+/// Makes the finished deliveries to a target (`$2`) due at `$1` if their events come after `$3`, up to `$4`, and happened at `$5`
+/// or later. Tests are sent again only if somebody replays just this delivery.
 macro_rules! replay_page {
     ($condition:literal) => {
         concat!(
@@ -245,7 +245,7 @@ pub struct ReplayedBatch {
 }
 
 /// Replays a batch of finished deliveries: the next `limit` deliveries with this status (or any, if `None`) whose event id is above
-/// `after`. Tests, and deliveries of events before `since`, count for the batch, but are not replayed. The batches follow the event ids,
+/// `after`. Tests, and deliveries of events before `since`, count for the batch but are not replayed. Batches follow the event ids,
 /// so the work does not grow with other deliveries, and a delivery that finishes again during the replay is not replayed twice.
 pub async fn replay_batch(
     conn: &mut Conn,

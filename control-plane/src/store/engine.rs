@@ -70,7 +70,6 @@ pub struct StoreOptions {
     pub clock: Arc<dyn Clock>,
     /// MAC keys of the audit log. [`OpenMode::Serve`] fails if none of them belongs to the current master key of the database.
     pub audit_keys: Arc<AuditKeyRing>,
-    /// Metrics of transactions.
     pub metrics: StoreMetrics,
 }
 

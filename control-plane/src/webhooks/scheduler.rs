@@ -1,8 +1,8 @@
 //! Decides which deliveries to lease, and which to send next.
 //!
-//! Each attempt needs a place, and the number of places is limited. An owner gets at most a part of the places, however many targets it
-//! has. A free place goes to the owner with the fewest attempts. Among owners with equally few attempts, it goes to the owner that has
-//! waited longest, and there to the target that has waited longest.
+//! Each attempt needs a place, and the number of places is limited. An owner gets at most a part of the places, however many
+//! targets it has. A free place goes to the owner with the fewest attempts. Among owners with equally few attempts, it goes to the
+//! owner that has waited longest, and there to the target that has waited longest.
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
@@ -49,8 +49,8 @@ pub(super) struct Scheduler {
     queues: HashMap<WebhookId, OwnedQueue>,
     /// The number of the attempt that was started last.
     started: u64,
-    /// The dispatcher lists the targets with due deliveries in pages. One pass lists all of them. These targets were on the pages of the
-    /// current pass: when it ends, idle queues of other targets are dropped.
+    /// The dispatcher lists the targets with due deliveries in pages. One pass lists all of them. These targets were on the pages
+    /// of the current pass: when it ends, idle queues of other targets are dropped.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
@@ -138,8 +138,8 @@ impl Scheduler {
         LeasePlan { requests: self.plan_requests(targets, tests, now), released }
     }
 
-    /// Plans leases. An owner gets at most [`LEASES_PER_ATTEMPT`] leased deliveries for each of its places. One transaction
-    /// leases for at most `limits.total` targets.
+    /// Plans leases. An owner gets at most [`LEASES_PER_ATTEMPT`] leased deliveries for each of its places. One transaction leases
+    /// for at most `limits.total` targets.
     fn plan_requests(&mut self, mut due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
         for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
             let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
@@ -162,7 +162,7 @@ impl Scheduler {
                 requests.push(LeaseRequest::for_test(test));
             }
         }
-        // Fewest leased deliveries first; then the target that has waited longest; then the owner with the fewest leased deliveries.
+        // Fewest leased deliveries first; then the target that has waited longest; then the owner with the fewest of them.
         due.sort_by_key(|due| {
             let target_use = self.queues.get(&due.id).map(|owned| (owned.queue.leased(), owned.last_started));
             (target_use, owners.get(&due.owner).map(|owner| owner.leased))

@@ -112,7 +112,7 @@ impl TargetQueue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Adapts concurrency and backoff after an attempt. Returns whether the target may already be marked as failing in the database.
+    /// Adapts concurrency and backoff after an attempt. Returns whether the database may already mark the target as failing.
     pub fn record(&mut self, attempt: &AttemptSummary, max_concurrency: usize) -> bool {
         let AttemptSummary { started_at, ended_at, failure, retry_after, jitter } = *attempt;
         self.in_flight = self.in_flight.saturating_sub(1);

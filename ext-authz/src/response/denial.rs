@@ -103,8 +103,8 @@ pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, expl
 
 /// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). `None`: the response has no such header. The
 /// description comes last, because common clients search the whole header for parameters: they must not find one in the description
-/// first. Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins refuses them. So we send
-/// this error only if another token would help.
+/// first. Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins refuses them. So we
+/// send this error only if another token would help.
 fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
     let reason = denial.refusal.reason;
     let error = match reason.code() {

@@ -95,8 +95,8 @@ impl Layers {
 }
 
 impl MergedSettings {
-    /// Sets the value of a key. If the key is in a table that the operator names, the other keys of this table get their defaults, unless
-    /// they are set already. Records unknown keys as errors.
+    /// Sets the value of a key. If the key is in a table that the operator names, the other keys of this table get their defaults,
+    /// unless they are set already. Records unknown keys as errors.
     fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
         if known_keys.find(key).is_none() {
             let error = format!("unknown setting `{key}` in {source}{}", known_keys.hint(key));
@@ -148,7 +148,7 @@ impl MergedSettings {
         } else {
             deserialize::<T>(&settings).err()?.to_string()
         };
-        // Our message begins with the key. If the error of the library ends with the key of an item, such as `sync.urls[1]`, we take it.
+        // Our message begins with the key. If the error of the library ends with the key of an item (`sync.urls[1]`), we take that.
         let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
         let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
         Some(SettingsError::Invalid(format!("`{key}` in {}: {error}", setting.source)))

@@ -212,7 +212,7 @@ impl StoreFixture {
         self.commit(async |tx| sessions::EXPIRED.delete(tx.conn(), time(78), time(79), 9).await).await;
     }
 
-    /// Expects that `sessions_return_what_was_written` has ended the session. Makes it live again for the test, and ends it at the end.
+    /// Expects that `sessions_return_what_was_written` has ended the session. Makes it live again, and ends it at the end.
     pub async fn refresh_tokens_return_what_was_written(&self) {
         let id = session().id;
         let (first, second, third) = (refresh_token(1), refresh_token(2), refresh_token(3));

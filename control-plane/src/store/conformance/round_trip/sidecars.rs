@@ -44,8 +44,8 @@ fn open_stream(identity: &SidecarIdentity) -> RecordedSidecar {
     }
 }
 
-/// `written` as it is read back: with the newest revision that its control plane has sent to its streams (`distributed`), if the control
-/// plane is registered.
+/// `written` as it is read back: with the newest revision that its control plane has sent to its streams (`distributed`), if the
+/// control plane is registered.
 fn row_of(written: &RecordedSidecar, distributed: Option<i64>) -> RecordedSidecar {
     RecordedSidecar { distributed: distributed.map(Revision::new), ..written.clone() }
 }
@@ -156,8 +156,8 @@ impl StoreFixture {
         self.commit(async |tx| sidecars::delete(tx.conn(), &last).await).await;
     }
 
-    /// A restore records that each service may have unknown sidecars: `record_unknown` writes a row for each service in the table of
-    /// services. So the test looks at any service except `SERVICE`, which is not in the table.
+    /// A restore records that each service may have unknown sidecars: `record_unknown` writes a row for each service in the table
+    /// of services. So the test looks at any service except `SERVICE`, which is not in the table.
     pub async fn unknown_sidecars_count_for_the_longest_known_staleness(&self) {
         let sidecar = identity(1);
         let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
