@@ -4,7 +4,7 @@
 //! valid token for it, which the service then verifies at its verification endpoint. What a service does alone does not count: a
 //! service that assigns a role may become the agent's default service, but this does not make the agent known. A login for the
 //! default service, which the agent does not name, only renews a contact that still counts. An unbound token (one for no service)
-//! does not count, because each service that receives it can present it at other services. `LIMIT $3 + 0`: see [`super::statements`].
+//! does not count, because each service that receives it can present it at others. For `LIMIT $3 + 0`, see [`super::statements`].
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};
