@@ -1,8 +1,8 @@
 //! Profiles: the settings and the tokens of an agent and of a human user, stored between processes.
 //!
 //! A profile consists of the files `NAME.toml`, `NAME.tokens.json`, `NAME.human.json` and `NAME.key` (mode 0600) in a directory of the
-//! user (mode 0700). `human` reads and writes `NAME.human.json`. Invariants: profiles contain no API keys of services, and tokens are sent
-//! only to the control plane that issued them.
+//! user (mode 0700). `human` reads and writes `NAME.human.json`. Invariants: profiles contain no API keys of services. The
+//! tokens of an agent are sent only to the control plane that issued them, and a human user's token only to the one of the login.
 
 mod human;
 
@@ -109,7 +109,7 @@ pub struct StoredTokenKey {
 }
 
 impl Profile {
-    /// What the tokens of an agent are for, with the settings of this profile.
+    /// The key of tokens that an agent gets with the settings of this profile.
     pub fn token_key(&self, url: String, agent: String) -> StoredTokenKey {
         StoredTokenKey { url, agent, audience: self.audience.clone(), oauth: self.oauth.clone() }
     }

@@ -1,8 +1,8 @@
 //! The requirements of a route.
 //!
 //! `check` parses a policy from the context extensions of the route, `rules` parses policies from the rules file, and `decide`
-//! checks the policy. A policy has words, such as `require_roles`, and their values. Invariant: a policy with an unknown word or an
-//! invalid value is refused as a whole. If the word were ignored, the policy could allow more requests than the operator intends.
+//! checks the policy. A policy has keys, such as `require_roles`, with values. Invariant: a policy with an unknown key or an
+//! invalid value is refused as a whole. If the key were ignored, the policy could allow more requests than the operator intends.
 
 mod cache;
 mod extensions;
@@ -10,11 +10,11 @@ mod extensions;
 use countersign_identity::{Permission, RoleName, ServiceId, TrustScore};
 
 pub use cache::PolicyCache;
-pub use extensions::{PolicyError, WORDS, WordValue};
+pub use extensions::{POLICY_KEYS, PolicyError, PolicyValue};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The service of the route, if the route has the word `service_id`.
+    /// The service of the route, if the route has the key `service_id`.
     pub service: Option<ServiceId>,
     /// The agent must have all of these roles.
     pub require_roles: Vec<RoleName>,
@@ -51,7 +51,7 @@ impl Policy {
         ];
         let service = service.map(|service| ("service_id", service.to_string()));
         let trust = min_trust_score.map(|score| ("min_trust_score", score.to_string()));
-        let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(word, _)| (word, "true".to_owned()));
+        let flags = flags.into_iter().filter(|(_, is_set)| *is_set).map(|(key, _)| (key, "true".to_owned()));
         let lists = lists.into_iter().filter(|(_, items)| !items.is_empty());
         service.into_iter().chain(lists).chain(trust).chain(flags).collect()
     }

@@ -48,7 +48,7 @@ impl Readiness {
 }
 
 impl ReadinessGuard {
-    /// Replaces the text of the condition, for example because it names an age.
+    /// Replaces the text of the condition, for example because it contains how long the condition has been pending.
     pub fn set_condition(&self, condition: impl Into<String>) {
         self.readiness.lock().texts.insert(self.number, condition.into());
     }

@@ -37,7 +37,7 @@ pub struct CommandOutput {
 }
 
 impl CommandOutput {
-    /// A result with data as text, which ends with one line end, and as JSON.
+    /// A result, as text and as JSON. The text gets exactly one line end.
     pub fn new(text: impl Into<String>, json: Value) -> Self {
         let text = format!("{}\n", text.into().trim_end());
         Self { text: text.into(), json: Some(json), ..Self::default() }

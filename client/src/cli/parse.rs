@@ -1,8 +1,8 @@
-//! Parsing of the command line. [`super::usage`] writes the errors of usage.
+//! Parsing of the command line. [`super::usage`] formats usage errors.
 
 use super::{
     commands::Arguments,
-    complete::VARIABLE,
+    complete,
     environment::arguments,
     help,
     messages::{Messages, write_line},
@@ -16,7 +16,7 @@ use std::process::ExitCode;
 
 /// If a completion script started this process, prints candidates and ends the process.
 pub fn complete_from_environment() {
-    CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
+    CompleteEnv::with_factory(help::command).var(complete::VARIABLE).complete();
 }
 
 /// Parses the arguments of this process. If the result is help, the version or an error, prints it and returns the exit code.

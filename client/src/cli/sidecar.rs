@@ -58,9 +58,9 @@ pub async fn run(context: &Context, command: SidecarCommand) -> Result<CommandOu
 async fn wait(context: &Context, args: WaitForSidecarsArgs) -> Result<CommandOutput, CliError> {
     let WaitForSidecarsArgs { revision, timeout: at_most, manager } = args;
     let service = manager.service_api(context).await?;
-    // This command has made no change, so if its first request fails, it reports just this error, and nothing about a change.
-    let first = service.enforcement(revision, Duration::ZERO).await;
-    first.map_err(|error| {
+    // The errors of a `Receipt` begin with "the change is done". This command has made no change, so it first asks once without
+    // waiting, and reports an error of this request as it is. The API answers `CONFLICT` if no change has this revision yet.
+    service.enforcement(revision, Duration::ZERO).await.map_err(|error| {
         let hint = || "the answer to a change has its `revision`, also with -o json".to_owned();
         context.with_context_hint(CliError::from(error).with_next_for("CONFLICT", hint))
     })?;

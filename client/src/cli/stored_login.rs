@@ -55,18 +55,18 @@ pub async fn stored_token(context: &Context, server: &ServerArgs) -> Result<Opti
     }
 }
 
-/// Refreshes the login with the lock, unless another process has just refreshed it. If this fails, returns the current token while
-/// it is valid.
+/// Takes the lock of the login, and refreshes the token, unless another process has just done so. If this fails, returns the
+/// current token while it is valid.
 async fn refreshed_token(context: &Context, server: &ServerArgs) -> Result<Option<SecretString>, CliError> {
     // Most issuers accept a refresh token once, so only the process with the lock uses it, and only if it can store the new one. An
-    // error of the lock counts later: while we waited, another process may have refreshed the login, and we read it again below.
-    let may_refresh = context.profiles.lock_human_login(&context.name);
-    let may_refresh = may_refresh.and_then(|lock| context.check_writable().map(|()| lock));
+    // error here counts only if the login still expires soon: another process may have refreshed it while we waited.
+    let lock = context.profiles.lock_human_login(&context.name);
+    let writable_lock = lock.and_then(|lock| context.check_writable().map(|()| lock));
     let Some(login) = stored_login(context, server)? else { return Ok(None) };
     if !expires_soon(&login) {
         return Ok(Some(login.tokens.token));
     }
-    let result = match may_refresh {
+    let result = match writable_lock {
         Ok(_lock) => refresh(context, &login).await,
         Err(error) => Err(error.into()),
     };

@@ -116,8 +116,8 @@ async fn write_chains(
         if let Err(broken) = verified.await? {
             return AppError::refuse(format!("{}: {broken}. Nothing was archived.", chain.escape_debug()));
         }
-        if let Some((length, hash)) = prefix.last {
-            archived.push(ArchivedChain { chain, previous_floor: floor, length, hash });
+        if let Some((sequence, hash)) = prefix.last {
+            archived.push(ArchivedChain { chain, previous_floor: floor, archived: sequence, hash });
         }
     }
     Ok(archived)

@@ -29,7 +29,7 @@ pub(super) struct Development {
     pub(super) authority: Option<PathBuf>,
 }
 
-/// Writes `dev.env` and logs how --dev differs from production. Call this when the ports listen, because clients then connect.
+/// Writes `dev.env` and logs how --dev differs from production. Call this only when the ports listen: clients connect at once.
 pub(super) async fn set_up(
     config: &Config,
     context: &Context,

@@ -46,13 +46,13 @@ impl ResourceUri {
         if text.len() > Self::MAX_BYTES { Err(InvalidResourceUri) } else { Ok(Self { text, host }) }
     }
 
-    /// The URI.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The host, without port and without a dot at the end. We compare hosts and not whole URIs to find out who controls a URI: proxies
-    /// may remove the port from requests, and clients may try several schemes.
+    /// The host, without port and without a dot at the end. Unless an administrator allows it, a service must not have a resource
+    /// URI at a host where another owner's service has one. The port and the scheme do not matter for this: proxies may remove the
+    /// port, and clients may try both schemes.
     pub fn host(&self) -> &str {
         &self.host
     }
@@ -85,11 +85,10 @@ pub enum InvalidResourceUris {
 }
 
 impl ResourceUris {
-    /// Parses a list.
     pub fn parse<'a>(texts: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidResourceUris> {
         let mut uris: Vec<ResourceUri> = Vec::new();
-        for (place, text) in texts.into_iter().enumerate() {
-            let uri = ResourceUri::parse(text).map_err(|InvalidResourceUri| InvalidResourceUris::Item(place))?;
+        for (index, text) in texts.into_iter().enumerate() {
+            let uri = ResourceUri::parse(text).map_err(|InvalidResourceUri| InvalidResourceUris::Item(index))?;
             if uris.contains(&uri) {
                 return Err(InvalidResourceUris::Repeated(uri.text));
             }
@@ -101,7 +100,6 @@ impl ResourceUris {
         Ok(Self(uris.into()))
     }
 
-    /// The resource URIs.
     pub fn iter(&self) -> std::slice::Iter<'_, ResourceUri> {
         self.0.iter()
     }

@@ -1,5 +1,5 @@
-//! Lists, rotates and revokes signing keys. The key ring is all keys whose tokens are accepted. Every change reads the whole ring and
-//! writes the differences under one lock.
+//! Lists, rotates and revokes signing keys. The key ring has all keys whose tokens are accepted (the live keys), and, until it is
+//! written, keys that this change has removed. Every change reads the whole ring and writes the differences under one lock.
 
 use super::{Context, NotFound, OperationError};
 use crate::{
@@ -30,21 +30,25 @@ pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, Operati
     Ok(context.published_keys_read.run(context.store.read_one_for(SHARED_READ_TIMEOUT, read)).await?)
 }
 
-/// Schedules the next key to sign as soon as it has been published for `publication_lead`, which may be now. By then, every sidecar
-/// that still accepts tokens has the key. If a rotation is already scheduled, returns this rotation. Also returns whether the new key
-/// signs now.
+/// A rotation, and whether its key signs now.
+pub struct RequestedRotation {
+    pub rotation: Rotation,
+    pub signs_now: bool,
+}
+
+/// Schedules a rotation: the next key signs as soon as it has been published for `publication_lead`, or now if it has been already.
+/// By then, every sidecar that still accepts tokens has the key. If a rotation is already scheduled, returns this rotation.
 pub async fn rotate_signing_key(
     context: &Context,
     initiator: &Initiator,
-) -> Result<Changed<(Rotation, bool)>, OperationError> {
+) -> Result<Changed<RequestedRotation>, OperationError> {
     let changed = change_ring(context, "rotate_signing_key", initiator, |ring, now, new_keys| {
         let rotation = ring.rotate(&context.config.key_rotation, now, new_keys);
         let entry = rotation.as_ref().map(rotation_entry);
-        let signs_now = rotation.as_ref().is_some_and(|rotation| rotation.signs_from <= now);
-        ((rotation, signs_now), entry)
+        (rotation.map(|rotation| RequestedRotation { signs_now: rotation.signs_from <= now, rotation }), entry)
     });
-    let Changed { value: (rotation, signs_now), revision } = changed.await?;
-    Ok(Changed { value: (rotation.ok_or(KeyringError::NoKey)?, signs_now), revision })
+    let Changed { value, revision } = changed.await?;
+    Ok(Changed { value: value.ok_or(KeyringError::NoKey)?, revision })
 }
 
 /// Revokes a signing key. All tokens that it signed become invalid. If the revoked key was the current one, the next key signs at
@@ -86,7 +90,7 @@ pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyR
 }
 
 /// Applies `change` to the key ring in a transaction. `change` gets the ring, the time, and new keys that it may add. If the ring
-/// has changed, writes the audit entry that `change` returns. If the set of accepted keys has changed, sidecars receive the set.
+/// has changed, writes the audit entry that `change` returns. If the set of live keys has changed, sidecars receive it.
 async fn change_ring<T>(
     context: &Context,
     name: &'static str,
@@ -111,13 +115,13 @@ async fn change_ring<T>(
     context.store.write(name, work).await
 }
 
-/// The audit entry of a rotation of the signing key.
 fn rotation_entry(rotation: &Rotation) -> NewAuditEntry {
     let entry = NewAuditEntry::for_deployment(AuditAction::SigningKeyRotated)
         .object(AuditedObject::SigningKey(rotation.kid.clone()));
     entry.with_detail("signsFrom", rotation.signs_from.seconds())
 }
 
+/// Updates and inserts the keys that differ. If the set of live keys has changed, tells all sidecars.
 async fn write_differences(
     tx: &mut WriteTransaction,
     before: &SigningKeyRing,

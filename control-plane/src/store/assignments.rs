@@ -63,7 +63,6 @@ pub struct ExpiredAssignment {
     /// The agent that held the role.
     pub agent: AgentId,
     pub role: RoleId,
-    /// The service of the role.
     pub service: ServiceId,
     /// Time of expiry.
     pub at: Timestamp,

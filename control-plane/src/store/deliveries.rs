@@ -1,7 +1,7 @@
 //! Deliveries of events to webhook targets.
 //!
-//! A replica leases a delivery by setting `due_at` to the end of the lease. If the replica dies, the delivery is due again
-//! when the lease ends.
+//! A replica leases a delivery by setting `due_at` to the end of the lease. If the replica dies, the delivery is due again when the
+//! lease ends. Limits are written `$n + 0`, see [`statements`](super::statements).
 
 use super::{
     Conn, StoreError,
@@ -40,9 +40,8 @@ macro_rules! list {
     };
 }
 
-/// The UPDATE repeats the condition on `due_at` of its inner SELECT, because another replica may lease rows between the SELECT
-/// and the UPDATE. Without the unary plus, SQLite would use the index for the condition of the UPDATE, and read all due rows a
-/// second time.
+/// The UPDATE repeats the condition on `due_at` of its inner SELECT: another replica may lease rows between the SELECT and the
+/// UPDATE. Without the unary plus, SQLite would use the index for the condition of the UPDATE, and read all due rows a second time.
 macro_rules! lease {
     ($condition:literal) => {
         concat!(
@@ -73,6 +72,8 @@ macro_rules! end_of_page {
     };
 }
 
+/// Makes the finished deliveries to a target (`$2`) due at `$1` if their events come after `$3`, up to `$4`, and happened at `$5`
+/// or later. Tests are sent again only if somebody replays just this delivery.
 macro_rules! replay_page {
     ($condition:literal) => {
         concat!(
@@ -128,9 +129,7 @@ pub struct LeasedDelivery {
     pub event: EventId,
     /// Number of attempts before the lease.
     pub attempts: u32,
-    /// Whether the event is a test.
     pub is_test: bool,
-    /// End of the lease.
     pub leased_until: Timestamp,
     /// The exact body of the request.
     pub body: String,
@@ -239,15 +238,14 @@ pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Tim
 /// The result of one batch of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplayedBatch {
-    /// Number of replayed deliveries.
     pub replayed: u64,
     /// The event after which the next batch begins; `None` if there are no more deliveries.
     pub next: Option<EventId>,
 }
 
-/// Goes through the next `limit` finished deliveries of a status, of events with an id above `after`, and replays them if their
-/// events happened at `since` or later. We go through the events in the order of their ids. So the work does not grow with the
-/// number of other deliveries, and if a delivery finishes again meanwhile, we do not replay it twice.
+/// Replays a batch of finished deliveries: the next `limit` deliveries with this status (or any, if `None`) whose event id is above
+/// `after`. Tests, and deliveries of events before `since`, count for the batch but are not replayed. Batches follow the event ids,
+/// so the work does not grow with other deliveries, and a delivery that finishes again during the replay is not replayed twice.
 pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,

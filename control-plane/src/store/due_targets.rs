@@ -65,7 +65,6 @@ statements! { STATEMENTS:
 /// The result of reading a page of targets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetPage<T> {
-    /// What was read.
     pub content: T,
     /// The target after which the next page begins; `None` after the last page.
     pub next: Option<WebhookId>,

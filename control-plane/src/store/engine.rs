@@ -51,7 +51,6 @@ const MAX_RERUNS: u32 = 5;
 /// Maximum time that [`Store::close`] waits for open transactions.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The database engines.
 #[derive(Debug, Clone, Copy)]
 enum Engine {
     Sqlite,
@@ -67,13 +66,10 @@ pub enum OpenMode {
     Inspect,
 }
 
-/// The dependencies of a store.
 pub struct StoreOptions {
-    /// Clock for the time of transactions.
     pub clock: Arc<dyn Clock>,
     /// MAC keys of the audit log. [`OpenMode::Serve`] fails if none of them belongs to the current master key of the database.
     pub audit_keys: Arc<AuditKeyRing>,
-    /// Metrics of transactions.
     pub metrics: StoreMetrics,
 }
 

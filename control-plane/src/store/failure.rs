@@ -19,7 +19,6 @@ pub enum StoreError {
     /// The configured database cannot be opened.
     #[error("cannot open the database (database.url): {0}")]
     Unreachable(sqlx::Error),
-    /// The configured server is a standby.
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
     /// The current master key of the database is not configured.
@@ -40,7 +39,6 @@ pub enum StoreError {
          `countersign-control-plane secrets rotate` has completed"
     )]
     MissingMasterKey(String),
-    /// A migration failed.
     #[error("migration: {0}{advice}", advice = migration_advice(.0))]
     Migration(#[from] MigrateError),
     /// A column contains a value that the control plane never writes.

@@ -1,10 +1,10 @@
 //! Which agents are known to which services.
 //!
-//! An agent becomes known to a service if it names the service in a login or a refresh, or if somebody presents its valid token for
-//! the service at the service's verification endpoint. Only what the agent itself does counts. A service that assigns a role may
-//! become the agent's default service, but this does not make the agent known. A login for the default service, which the agent
-//! does not name, only renews a contact. An unbound token (a token for no service) does not count, because each service that
-//! receives it can present it at other services.
+//! An agent becomes known to a service by what it does itself: it names the service in a login or a refresh, or shows the service a
+//! valid token for it, which the service then verifies at its verification endpoint. What a service does alone does not count: a
+//! service that assigns a role may become the agent's default service, but this does not make the agent known. A login for the
+//! default service, which the agent does not name, only renews a contact that still counts. An unbound token (one for no service)
+//! does not count, because each service that receives it can present it at others. For `LIMIT $3 + 0`, see [`super::statements`].
 
 use super::{Conn, StoreError, query::params, retention::ExpiringRows, row, statements::statements};
 use countersign_identity::{AgentId, ServiceId, Timestamp};

@@ -93,7 +93,6 @@ pub enum Deleted {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenAssignment {
     pub agent: AgentId,
-    /// The service of the role.
     pub service: ServiceId,
     pub role: RoleId,
     /// Name of the role.

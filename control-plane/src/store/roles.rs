@@ -99,7 +99,7 @@ pub async fn mark_deleted(
 /// The name of a role, and whether and when the role or its service was deleted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleFate {
-    /// The name, which another role may have after the deletion.
+    /// The name of the role. If the role was deleted, the name that it had; another role may have this name now.
     pub name: RoleName,
     /// When the role was deleted; `None` if it is not.
     pub deleted_at: Option<Timestamp>,

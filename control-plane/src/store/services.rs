@@ -91,7 +91,6 @@ row_list_statements! { ROW_LISTS:
          WHERE k.revoked_at IS NULL AND s.deleted_at IS NULL AND k.id IN ({$1})";
 }
 
-/// Inserts a new service.
 pub async fn insert(conn: &mut Conn, service: &Service) -> Result<(), StoreError> {
     let parameters = params![
         service.id,
@@ -170,7 +169,6 @@ pub async fn lock(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, Sto
     conn.find_row(LOCK_AND_FIND, params![id], service_from_row).await
 }
 
-/// Inserts a new API key.
 pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreError> {
     let ServiceKey { id, service, owner: _, name, scope, managed_by, secret, created_at, revoked_at: _ } = key;
     conn.apply(INSERT_KEY, params![id, service, name, scope, secret, created_at, managed_by]).await

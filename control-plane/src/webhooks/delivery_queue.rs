@@ -52,7 +52,7 @@ pub(super) struct DueWork {
     /// Targets with a due test delivery.
     pub tests: Vec<DueTarget>,
     /// For each target whose deliveries wait in memory, the time of its last change; `None` if the target is not active.
-    pub updated_at: Vec<(WebhookId, Option<Timestamp>)>,
+    pub waiting_targets: Vec<(WebhookId, Option<Timestamp>)>,
 }
 
 /// Deliveries that were leased for one target.
@@ -118,11 +118,11 @@ impl DeliveryQueue {
         let page = due_targets::list_with_due_deliveries(read.conn(), after, now, TARGETS_PER_PAGE).await?;
         let TargetPage { content: targets, next } = page;
         let tests = due_targets::list_with_due_tests(read.conn(), now, TARGETS_PER_PAGE).await?;
-        let mut updated_at = Vec::new();
+        let mut waiting_targets = Vec::new();
         for target in with_unsent {
-            updated_at.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
+            waiting_targets.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
         }
-        Ok(DueWork { targets, next, tests, updated_at })
+        Ok(DueWork { targets, next, tests, waiting_targets })
     }
 
     /// Stores the results of attempts, releases leased deliveries, and leases due deliveries from `now` until `until`.

@@ -186,10 +186,10 @@ impl DispatchLoop {
         self.parts.metrics.record_attempt(failure.map(AttemptFailure::as_str), is_final);
         let ended_at = self.parts.clock.since_boot();
         let attempt = AttemptSummary { started_at, ended_at, failure, retry_after, jitter };
-        let (was_failing, released) = self.scheduler.record(&delivery, &attempt);
-        self.released.extend(released);
+        let recorded = self.scheduler.record(&delivery, &attempt);
+        self.released.extend(recorded.released);
         let (attempt, url) = (Attempt { at, response, failure }, endpoint.url.clone());
-        self.unrecorded.push(AttemptRecord { delivery, attempt, state, url, was_failing });
+        self.unrecorded.push(AttemptRecord { delivery, attempt, state, url, was_failing: recorded.was_failing });
     }
 
     fn jitter(&self) -> u32 {

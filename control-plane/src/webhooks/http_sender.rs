@@ -68,7 +68,6 @@ pub struct SendOutcome {
     pub response: Option<ResponseExcerpt>,
     /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
-    /// The `Retry-After` of the response.
     pub retry_after: Option<Duration>,
 }
 

@@ -6,7 +6,7 @@
 
 use super::{
     delivery_queue::{DueWork, LeaseRequest},
-    target_queue::{AttemptSummary, LEASES_PER_SLOT, TargetQueue},
+    target_queue::{AttemptSummary, LEASES_PER_ATTEMPT, TargetQueue},
 };
 use crate::{
     domain::webhook::{DueTarget, TargetOwner, delivery::AttemptFailure},
@@ -47,9 +47,10 @@ pub(super) struct Scheduler {
     limits: ConcurrencyLimits,
     attempts: Places<TargetOwner>,
     queues: HashMap<WebhookId, OwnedQueue>,
-    /// The number of attempts that were started so far, with which we number them.
+    /// The number of the attempt that was started last.
     started: u64,
-    /// Targets with due deliveries on the pages that this pass over all targets has read. At its end, we keep their queues.
+    /// The dispatcher lists the targets with due deliveries in pages. One pass lists all of them. These targets were on the pages
+    /// of the current pass: when it ends, idle queues of other targets are dropped.
     due_in_pass: HashSet<WebhookId>,
     /// Leased test deliveries that are not sent yet.
     unsent_tests: VecDeque<LeasedDelivery>,
@@ -85,6 +86,15 @@ pub(super) struct LeasePlan {
     pub released: Vec<LeasedDelivery>,
 }
 
+/// What follows from the result of an attempt.
+#[derive(Default)]
+pub(super) struct Recorded {
+    /// Whether the target may be marked as failing in the database, so that a success must remove the mark.
+    pub was_failing: bool,
+    /// Deliveries to release, because the target backs off or has answered 410.
+    pub released: Vec<LeasedDelivery>,
+}
+
 impl Scheduler {
     pub(super) fn new(limits: ConcurrencyLimits) -> Self {
         Self {
@@ -110,11 +120,12 @@ impl Scheduler {
 
     /// Plans which deliveries to lease for the targets with due work.
     pub(super) fn plan_leases(&mut self, work: DueWork, now: Duration) -> LeasePlan {
-        let DueWork { targets, next, tests, updated_at } = work;
+        let DueWork { targets, next, tests, waiting_targets } = work;
         let mut released = Vec::new();
-        for (target, updated_at) in updated_at {
+        for (target, changed_at) in waiting_targets {
             let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&target) else { continue };
-            if updated_at.is_none_or(|updated_at| queue.reset_if_updated(updated_at)) {
+            // `None`: the target is no longer active. If it has changed, these deliveries must not be sent to its old URL.
+            if changed_at.is_none_or(|changed_at| queue.reset_if_updated(changed_at)) {
                 released.extend(queue.drain_unsent());
             }
         }
@@ -127,8 +138,8 @@ impl Scheduler {
         LeasePlan { requests: self.plan_requests(targets, tests, now), released }
     }
 
-    /// Plans leases. An owner gets at most [`LEASES_PER_SLOT`] leased deliveries for each attempt that it may have. One transaction
-    /// leases for at most `limits.total` targets, first for those with the fewest leased deliveries.
+    /// Plans leases. An owner gets at most [`LEASES_PER_ATTEMPT`] leased deliveries for each of its places. One transaction leases
+    /// for at most `limits.total` targets.
     fn plan_requests(&mut self, mut due: Vec<DueTarget>, tests: Vec<DueTarget>, now: Duration) -> Vec<LeaseRequest> {
         for DueTarget { id, url: _, updated_at, failing_since, owner } in &due {
             let owned = self.queues.entry(*id).or_insert_with(|| OwnedQueue::new(owner.clone()));
@@ -142,7 +153,7 @@ impl Scheduler {
         for owner in self.tested_targets.values() {
             owners.entry(owner.clone()).or_default().leased += 1;
         }
-        let max_leased = self.limits.per_owner * LEASES_PER_SLOT;
+        let max_leased = self.limits.per_owner * LEASES_PER_ATTEMPT;
         let mut requests = Vec::new();
         for test in tests.into_iter().filter(|test| !self.tested_targets.contains_key(&test.id)) {
             let OwnerUse { leased, .. } = owners.entry(test.owner.clone()).or_default();
@@ -151,6 +162,7 @@ impl Scheduler {
                 requests.push(LeaseRequest::for_test(test));
             }
         }
+        // Fewest leased deliveries first; then the target that has waited longest; then the owner with the fewest of them.
         due.sort_by_key(|due| {
             let target_use = self.queues.get(&due.id).map(|owned| (owned.queue.leased(), owned.last_started));
             (target_use, owners.get(&due.owner).map(|owner| owner.leased))
@@ -167,6 +179,7 @@ impl Scheduler {
         requests
     }
 
+    /// Without test deliveries, which have no queue.
     fn owners(&self) -> HashMap<TargetOwner, OwnerUse> {
         let mut owners: HashMap<_, OwnerUse> = HashMap::new();
         for OwnedQueue { owner, queue, last_started } in self.queues.values() {
@@ -178,6 +191,7 @@ impl Scheduler {
         owners
     }
 
+    /// Adds deliveries that were leased for a target.
     pub(super) fn push(&mut self, target: WebhookId, owner: TargetOwner, leased: Vec<LeasedDelivery>) {
         let (tests, deliveries): (Vec<_>, Vec<_>) = leased.into_iter().partition(|delivery| delivery.is_test);
         if !tests.is_empty() {
@@ -226,22 +240,18 @@ impl Scheduler {
         }
     }
 
-    /// Updates the queue of a target after an attempt. Returns whether the database may have marked the target as failing before, and
-    /// the deliveries to release because of a backoff or a response with status 410.
-    pub(super) fn record(
-        &mut self,
-        delivery: &LeasedDelivery,
-        attempt: &AttemptSummary,
-    ) -> (bool, Vec<LeasedDelivery>) {
+    /// Updates the queue of a target after an attempt.
+    pub(super) fn record(&mut self, delivery: &LeasedDelivery, attempt: &AttemptSummary) -> Recorded {
         if delivery.is_test {
             self.tested_targets.remove(&delivery.target);
-            return (false, Vec::new());
+            return Recorded::default();
         }
-        let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&delivery.target) else { return (false, Vec::new()) };
+        let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&delivery.target) else { return Recorded::default() };
         let was_failing = queue.record(attempt, self.limits.per_target);
         let must_release =
             attempt.failure == Some(AttemptFailure::Gone) || queue.backoff_until(attempt.ended_at).is_some();
-        (was_failing, if must_release { queue.drain_unsent().collect() } else { Vec::new() })
+        let released = if must_release { queue.drain_unsent().collect() } else { Vec::new() };
+        Recorded { was_failing, released }
     }
 
     pub(super) fn next_backoff_end(&self, now: Duration) -> Option<Duration> {

@@ -10,7 +10,7 @@ use countersign_identity::Timestamp;
 use std::{collections::VecDeque, time::Duration};
 
 /// We lease this many deliveries for each attempt that may run at the same time. So a fast target always has a next delivery at hand.
-pub const LEASES_PER_SLOT: usize = 2;
+pub const LEASES_PER_ATTEMPT: usize = 2;
 
 /// The queue of one target. Times are durations since boot.
 #[derive(Debug)]
@@ -45,7 +45,6 @@ pub struct AttemptSummary {
     pub ended_at: Duration,
     /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
-    /// The `Retry-After` of the response.
     pub retry_after: Option<Duration>,
     /// A random number that varies the backoff.
     pub jitter: u32,
@@ -83,7 +82,7 @@ impl TargetQueue {
 
     /// Number of further deliveries to lease.
     pub fn lease_demand(&self, now: Duration) -> usize {
-        if now < self.backoff_until { 0 } else { (self.concurrency * LEASES_PER_SLOT).saturating_sub(self.leased()) }
+        if now < self.backoff_until { 0 } else { (self.concurrency * LEASES_PER_ATTEMPT).saturating_sub(self.leased()) }
     }
 
     /// Returns whether the next lease prefers first attempts to retries. Each call returns the opposite of the last one.
@@ -113,7 +112,7 @@ impl TargetQueue {
         self.in_flight = self.in_flight.saturating_sub(1);
     }
 
-    /// Adapts concurrency and backoff after an attempt. Returns whether the database may have marked the target as failing earlier.
+    /// Adapts concurrency and backoff after an attempt. Returns whether the database may already mark the target as failing.
     pub fn record(&mut self, attempt: &AttemptSummary, max_concurrency: usize) -> bool {
         let AttemptSummary { started_at, ended_at, failure, retry_after, jitter } = *attempt;
         self.in_flight = self.in_flight.saturating_sub(1);

@@ -1,4 +1,4 @@
-//! Parses the words of a policy, from Envoy's context extensions and from the rules file.
+//! Parses the keys of a policy and their values, from Envoy's context extensions and from the rules file.
 //!
 //! In the context extensions, a list has the format of the identity headers: its items are separated by commas, and
 //! percent-encoded if they contain special characters. In the rules file, a list can also be an array of texts.
@@ -8,7 +8,7 @@ use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
 use std::str::from_utf8;
 
-pub const WORDS: [&str; 9] = [
+pub const POLICY_KEYS: [&str; 9] = [
     "service_id",
     "require_roles",
     "any_role",
@@ -25,7 +25,7 @@ pub const WORDS: [&str; 9] = [
 pub enum PolicyError {
     #[error("a context extension is not UTF-8 text")]
     NotText,
-    #[error("unknown word `{}`", .0.escape_debug())]
+    #[error("unknown key `{}`", .0.escape_debug())]
     Unknown(String),
     #[error("`{name}`: `{}` {problem}", .value.escape_debug())]
     Value { name: String, value: String, problem: &'static str },
@@ -38,14 +38,14 @@ pub enum PolicyError {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WordValue<'a> {
+pub enum PolicyValue<'a> {
     /// A text, as in the context extensions.
     Text(&'a str),
     /// The items of an array in the rules file, which are not encoded.
     Items(&'a [&'a str]),
 }
 
-impl WordValue<'_> {
+impl PolicyValue<'_> {
     fn describe(self) -> String {
         match self {
             Self::Text(text) => text.to_owned(),
@@ -59,7 +59,7 @@ impl Policy {
         let mut policy = Self::default();
         for (name, value) in extensions {
             let (Ok(name), Ok(value)) = (from_utf8(name), from_utf8(value)) else { return Err(PolicyError::NotText) };
-            policy.set(name, WordValue::Text(value))?;
+            policy.set(name, PolicyValue::Text(value))?;
         }
         policy.check_contradiction()?;
         Ok(policy)
@@ -76,8 +76,8 @@ impl Policy {
         if self.allow_anonymous && has_requirements { Err(PolicyError::Contradiction) } else { Ok(()) }
     }
 
-    /// Sets the word `name`.
-    pub fn set(&mut self, name: &str, value: WordValue<'_>) -> Result<(), PolicyError> {
+    /// Sets the key `name`.
+    pub fn set(&mut self, name: &str, value: PolicyValue<'_>) -> Result<(), PolicyError> {
         let invalid = |problem| PolicyError::Value { name: name.to_owned(), value: value.describe(), problem };
         let (roles, permissions) = ("is not a list of role names", "is not a list of permissions");
         match name {
@@ -107,25 +107,25 @@ impl Policy {
 
 const NOT_BOOLEAN: &str = "is neither `true` nor `false`";
 
-fn parse_text<T: std::str::FromStr>(value: WordValue<'_>) -> Option<T> {
+fn parse_text<T: std::str::FromStr>(value: PolicyValue<'_>) -> Option<T> {
     match value {
-        WordValue::Text(text) => text.parse().ok(),
-        WordValue::Items(_) => None,
+        PolicyValue::Text(text) => text.parse().ok(),
+        PolicyValue::Items(_) => None,
     }
 }
 
 /// Parses a trust score. Refuses more than two decimals, because rounding could lower the required score.
-fn parse_trust_score(value: WordValue<'_>) -> Option<TrustScore> {
+fn parse_trust_score(value: PolicyValue<'_>) -> Option<TrustScore> {
     let points: f64 = parse_text(value)?;
     TrustScore::from_points(points).ok().filter(|score| score.points().total_cmp(&points).is_eq())
 }
 
 /// Parses a list. Refuses an empty list, which is probably an unfinished rule.
-fn parse_list<T: TryFrom<String>>(value: WordValue<'_>) -> Option<Vec<T>> {
+fn parse_list<T: TryFrom<String>>(value: PolicyValue<'_>) -> Option<Vec<T>> {
     match value {
-        WordValue::Text(text) => text.split(',').map(|item| T::try_from(percent_decode(item.trim())?).ok()).collect(),
-        WordValue::Items([]) => None,
-        WordValue::Items(items) => items.iter().map(|item| T::try_from((*item).to_owned()).ok()).collect(),
+        PolicyValue::Text(text) => text.split(',').map(|item| T::try_from(percent_decode(item.trim())?).ok()).collect(),
+        PolicyValue::Items([]) => None,
+        PolicyValue::Items(items) => items.iter().map(|item| T::try_from((*item).to_owned()).ok()).collect(),
     }
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn from_extensions_refuses_unknown_words_and_invalid_values() {
+    fn from_extensions_refuses_unknown_keys_and_invalid_values() {
         for (name, value) in [
             ("require_role", "reader"),
             ("Require_roles", "reader"),
@@ -197,18 +197,18 @@ mod tests {
     #[test]
     fn items_of_a_list_need_no_encoding() {
         let mut policy = Policy::default();
-        policy.set("any_role", WordValue::Items(&["billing, eu", "100%"])).unwrap();
+        policy.set("any_role", PolicyValue::Items(&["billing, eu", "100%"])).unwrap();
         assert_eq!(policy.any_role.iter().map(ToString::to_string).collect::<Vec<_>>(), ["billing, eu", "100%"]);
         for (name, items) in [("any_role", [].as_slice()), ("any_permission", &["re ad"]), ("service_id", &["x"])] {
-            assert!(policy.set(name, WordValue::Items(items)).is_err(), "{name}");
+            assert!(policy.set(name, PolicyValue::Items(items)).is_err(), "{name}");
         }
     }
 
     #[test]
-    fn every_listed_word_is_known() {
-        for word in WORDS {
-            let error = Policy::default().set(word, WordValue::Items(&[])).unwrap_err();
-            assert!(matches!(error, PolicyError::Value { .. }), "{word}");
+    fn every_listed_key_is_known() {
+        for key in POLICY_KEYS {
+            let error = Policy::default().set(key, PolicyValue::Items(&[])).unwrap_err();
+            assert!(matches!(error, PolicyError::Value { .. }), "{key}");
         }
     }
 

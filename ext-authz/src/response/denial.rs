@@ -101,10 +101,9 @@ pub fn build(names: &HeaderNames, denial: &Denial, route: DecidedRoute<'_>, expl
     })
 }
 
-/// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). The description comes last, because common
-/// clients search the whole header for parameters: they must not find one in the description first.
-///
-/// Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins ends their session. So we
+/// The value of `WWW-Authenticate` (RFC 6750, section 3, and RFC 9728, section 5.1). `None`: the response has no such header. The
+/// description comes last, because common clients search the whole header for parameters: they must not find one in the description
+/// first. Common clients log in again after each `error="insufficient_scope"`, until the rate limit of logins refuses them. So we
 /// send this error only if another token would help.
 fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<String> {
     let reason = denial.refusal.reason;
@@ -113,6 +112,7 @@ fn www_authenticate(denial: &Denial, resource: Option<&Resource>) -> Option<Stri
         Code::AuthenticationFailed if reason == Reason::TokenMissing => None,
         Code::AuthenticationFailed => Some("invalid_token"),
         Code::InsufficientPermissions if reason == Reason::TokenScopeInsufficient => Some("insufficient_scope"),
+        // The roles lack the permission, so no other token would help: no error. The challenge only tells OAuth clients the scope.
         Code::InsufficientPermissions if reason == Reason::PermissionMissing && resource.is_some() => None,
         Code::InsufficientPermissions | Code::ServiceUnavailable => return None,
     };

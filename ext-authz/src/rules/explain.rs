@@ -69,7 +69,7 @@ impl Explanation<'_> {
         let verdict = if rule.dry_run { "allowed" } else { "refused" };
         match self.policy(rule) {
             Ok(Some(policy)) => {
-                policy.settings().into_iter().try_for_each(|(word, value)| writeln!(f, "requires {word} = {value}"))
+                policy.settings().into_iter().try_for_each(|(key, value)| writeln!(f, "requires {key} = {value}"))
             }
             Ok(None) => {
                 writeln!(f, "mcp      the request is {verdict} with the reason {}", Reason::McpNotAllowed.as_str())
@@ -106,7 +106,7 @@ impl fmt::Display for Explanation<'_> {
         }?;
         for rule in &self.others {
             let why = match self.selected {
-                Ok(Some(selected)) => selected.specificity().reason_to_precede(rule.specificity()),
+                Ok(Some(selected)) => rule.specificity().why_it_loses(selected.specificity()),
                 _ => "",
             };
             writeln!(f, "         {} (line {}) also matches, but {why}: {}", rule.name, rule.line, Conditions(rule))?;

@@ -3,7 +3,7 @@
 mod mcp;
 
 use super::{DEFAULT_NAME, HostPattern, McpRules, Methods, PathPattern, Rule, RuleSet};
-use crate::policy::{Policy, WORDS, WordValue};
+use crate::policy::{POLICY_KEYS, Policy, PolicyValue};
 use mcp::PlacedEntry;
 use std::{collections::HashMap, fmt, ops::Range, sync::Arc};
 use toml::{
@@ -21,7 +21,7 @@ const MAX_NAME: usize = 64;
 
 const MAX_ERRORS: usize = 50;
 
-/// The keys of a rule in addition to the words of a policy.
+/// The keys of a rule, except those of its policy ([`POLICY_KEYS`], such as `require_roles`).
 const RULE_KEYS: [&str; 8] = ["name", "host", "path", "path_prefix", "path_template", "methods", "mcp", "dry_run"];
 
 /// The errors of a rules file, in the order of their lines.
@@ -85,7 +85,7 @@ impl RuleSet {
             return Err(RuleFileErrors::of_file(format!("the file is larger than {MAX_FILE_BYTES} bytes")));
         }
         let text = str::from_utf8(content).map_err(|_| RuleFileErrors::of_file("the file is not UTF-8".to_owned()))?;
-        let line_ends = text.match_indices('\n').map(|(place, _)| place).collect();
+        let line_ends = text.match_indices('\n').map(|(position, _)| position).collect();
         let mut parser = Parser { text, line_ends, mcp_entries: 0, errors: Vec::new() };
         let (rules, default) = parser.parse_file();
         if parser.errors.is_empty() {
@@ -153,8 +153,8 @@ impl Parser<'_> {
         for (key, value) in table {
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("mcp", value) if given_name.is_none() => draft.mcp = Some(self.parse_mcp(&key.span(), value)),
-                (word, value) => {
-                    if let Err(message) = draft.set(word, value, given_name.is_some()) {
+                (other, value) => {
+                    if let Err(message) = draft.set(other, value, given_name.is_some()) {
                         self.error(&key.span(), message);
                     }
                 }
@@ -163,7 +163,7 @@ impl Parser<'_> {
         if let Err(error) = draft.policy.check_contradiction() {
             self.error(&span, error.to_string());
         } else if draft.policy.allow_anonymous {
-            self.check_mcp_contradiction(draft.mcp.as_deref().unwrap_or_default());
+            self.refuse_mcp_permissions(draft.mcp.as_deref().unwrap_or_default());
         }
         let Draft { name, host, path, methods, policy, mcp, dry_run } = draft;
         // If the name is invalid, there is an error about it already.
@@ -228,10 +228,10 @@ impl Draft {
                 DeValue::Boolean(dry_run) => self.dry_run = *dry_run,
                 _ => return Err("`dry_run` must be `true` or `false`".to_owned()),
             },
-            word if WORDS.contains(&word) => self.set_word(word, value)?,
+            key if POLICY_KEYS.contains(&key) => self.set_policy_key(key, value)?,
             unknown => {
                 let known = if is_default { vec!["dry_run"] } else { RULE_KEYS.to_vec() };
-                let known = [known.as_slice(), &WORDS].concat().join("`, `");
+                let known = [known.as_slice(), &POLICY_KEYS].concat().join("`, `");
                 return Err(format!("unknown key `{}`: the keys are `{known}`", unknown.escape_debug()));
             }
         }
@@ -245,27 +245,27 @@ impl Draft {
         }
     }
 
-    /// Sets a word of the policy, with the parser of context extensions.
-    fn set_word(&mut self, word: &str, value: &DeValue<'_>) -> Result<(), String> {
+    /// Sets a key of the policy. The parser is the one of context extensions, so a value means the same in a rule and in a route.
+    fn set_policy_key(&mut self, key: &str, value: &DeValue<'_>) -> Result<(), String> {
         let (items, digits);
         let value = match value {
             DeValue::Array(_) => {
-                items = texts(word, value)?;
-                WordValue::Items(&items)
+                items = texts(key, value)?;
+                PolicyValue::Items(&items)
             }
-            DeValue::String(text) => WordValue::Text(text),
-            DeValue::Boolean(value) => WordValue::Text(if *value { "true" } else { "false" }),
+            DeValue::String(text) => PolicyValue::Text(text),
+            DeValue::Boolean(value) => PolicyValue::Text(if *value { "true" } else { "false" }),
             DeValue::Integer(number) => {
                 digits = number.to_string();
-                WordValue::Text(&digits)
+                PolicyValue::Text(&digits)
             }
             DeValue::Float(number) => {
                 digits = number.to_string();
-                WordValue::Text(&digits)
+                PolicyValue::Text(&digits)
             }
-            DeValue::Datetime(_) | DeValue::Table(_) => return Err(format!("`{word}` has a value of the wrong type")),
+            DeValue::Datetime(_) | DeValue::Table(_) => return Err(format!("`{key}` has a value of the wrong type")),
         };
-        self.policy.set(word, value).map_err(|error| error.to_string())
+        self.policy.set(key, value).map_err(|error| error.to_string())
     }
 }
 

@@ -69,11 +69,11 @@ impl Specificity {
         Self { host, path, names_methods: !methods.0.is_empty() }
     }
 
-    /// Why a rule with this specificity precedes another one that also matches.
-    pub fn reason_to_precede(self, other: Self) -> &'static str {
-        if self.host != other.host {
+    /// Completes "... also matches, but" for a rule that loses against `winner`.
+    pub fn why_it_loses(self, winner: Self) -> &'static str {
+        if self.host != winner.host {
             "its host is less specific"
-        } else if self.path != other.path {
+        } else if self.path != winner.path {
             "its path is less specific"
         } else {
             "it names no method"
@@ -130,14 +130,15 @@ impl PathPattern {
 
     /// Whether some path matches both patterns.
     pub fn intersects(&self, other: &Self) -> bool {
-        let ((own, is_own_open), (others, is_other_open)) = (self.segments(), other.segments());
+        let ((own, own_may_continue), (others, other_may_continue)) = (self.segments(), other.segments());
         let agree = |(a, b): (Option<&str>, Option<&str>)| a.is_none() || b.is_none() || a == b;
-        let has_both_lengths = match own.len().cmp(&others.len()) {
-            Ordering::Less => is_own_open,
+        // The longer pattern needs more segments than the shorter one has, so the shorter one must allow more.
+        let lengths_agree = match own.len().cmp(&others.len()) {
+            Ordering::Less => own_may_continue,
             Ordering::Equal => true,
-            Ordering::Greater => is_other_open,
+            Ordering::Greater => other_may_continue,
         };
-        has_both_lengths && own.into_iter().zip(others).all(agree)
+        lengths_agree && own.into_iter().zip(others).all(agree)
     }
 
     /// The segments of the pattern, and whether a path may have more. `None` stands for any one segment.

@@ -31,6 +31,7 @@ impl AddressPlan {
         Self { count: count.max(1), current: 0, failed_attempts: 0, rng }
     }
 
+    /// The index of the address in use.
     pub const fn current(&self) -> usize {
         self.current
     }

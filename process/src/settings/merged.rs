@@ -1,6 +1,5 @@
-//! The merged layers: the effective value of each key, its source, and all errors.
-//!
-//! In the default file, a table named `*` is a wildcard: in its place, the operator adds tables with names.
+//! The merged layers: the effective value of each key, its source, and all errors. In the default file, a table `*` (a wildcard)
+//! stands for any number of tables that the operator names.
 
 use super::{Layers, SettingsError, known_keys::KnownKeys, known_keys::flatten, parse_environment};
 use config::{Config, File, FileFormat, Map, Value, ValueKind};
@@ -96,8 +95,8 @@ impl Layers {
 }
 
 impl MergedSettings {
-    /// Sets the value of a key. If the key is in a table that replaces a wildcard, the other keys of the table get the defaults of
-    /// the wildcard. Records unknown keys as errors.
+    /// Sets the value of a key. If the key is in a table that the operator names, the other keys of this table get their defaults,
+    /// unless they are set already. Records unknown keys as errors.
     fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
         if known_keys.find(key).is_none() {
             let error = format!("unknown setting `{key}` in {source}{}", known_keys.hint(key));
@@ -149,8 +148,7 @@ impl MergedSettings {
         } else {
             deserialize::<T>(&settings).err()?.to_string()
         };
-        // The error of the library ends with its key, such as "for key `sync.urls[1]`", which can name an item of a list. Our
-        // message begins with this key instead.
+        // Our message begins with the key. If the error of the library ends with the key of an item (`sync.urls[1]`), we take that.
         let named = error.strip_suffix('`').and_then(|error| error.rsplit_once(" for key `"));
         let (error, key) = named.filter(|(_, name)| name.starts_with(key)).unwrap_or((&error, key));
         Some(SettingsError::Invalid(format!("`{key}` in {}: {error}", setting.source)))

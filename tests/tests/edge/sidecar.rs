@@ -59,7 +59,7 @@ async fn assignment_expires_while_the_control_plane_is_down() {
     wait_for_roles("reader,visitor").await;
     control.kill();
     wait_for_roles("reader").await;
-    // The sidecar may believe that the control plane's clock is later than it is, but by at most one round trip.
+    // The sidecar estimates the control plane's clock. The estimate may be ahead, but by at most one round trip.
     let delay = now().duration_since(expires_at.parse().unwrap());
     assert!(delay > -MAX_ROUND_TRIP, "the assignment expired {delay} too early");
 }

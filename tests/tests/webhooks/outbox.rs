@@ -48,7 +48,8 @@ async fn event_of_a_later_version_is_delivered_and_listed() {
     assert_eq!(kinds.iter().filter(|kind| **kind == "agent.renamed").count(), 2, "{kinds:?}");
 }
 
-/// More targets than the dispatcher reads at once have pending deliveries, and sort before the target of the test.
+/// 2500 other targets have pending deliveries and come before the tested one in the order of ids: more than the dispatcher reads in
+/// one page.
 #[tokio::test(flavor = "multi_thread")]
 async fn target_behind_many_others_gets_its_events() {
     const OTHERS: u32 = 2500;

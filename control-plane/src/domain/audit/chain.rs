@@ -322,7 +322,7 @@ impl<'a> ChainVerifier<'a> {
 }
 
 /// Whether a chain can start with an action. The chain of a service starts with the creation of the service. The chain of the whole
-/// Countersign deployment starts with `audit.began`, and so does the chain of a service that is older than the audit log.
+/// Countersign deployment starts with `audit.began`, and so does the chain of a service that had none when the audit log began.
 fn can_start_chain(chain: &str, action: &str) -> bool {
     action == AuditAction::AuditBegan.as_str()
         || (action == AuditAction::ServiceCreated.as_str() && chain != DEPLOYMENT_CHAIN)

@@ -110,9 +110,9 @@ pub async fn list(
 )]
 pub async fn rotate(call: Call) -> Result<(StatusCode, Json<RotationRecord>), ApiError> {
     let initiator = call.require_admin().await?;
-    let Changed { value: (rotation, signs_now), revision } =
-        operations::rotate_signing_key(call.context(), &initiator).await?;
-    let (code, status) = if signs_now { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
+    let Changed { value: requested, revision } = operations::rotate_signing_key(call.context(), &initiator).await?;
+    let rotation = requested.rotation;
+    let (code, status) = if requested.signs_now { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
     Ok((code, Json(RotationRecord { kid: rotation.kid, status, signs_from: Rfc3339(rotation.signs_from), revision })))
 }
 

@@ -6,6 +6,7 @@ use countersign_identity::{Reason, ServiceId};
 use serde_json::{Value, json};
 
 impl ApiError {
+    /// The scope of the API key is `sync`, and the request requires `full`.
     pub fn scope_insufficient(scope: KeyScope) -> Self {
         let [required, actual] = [KeyScope::Full, scope].map(|scope| json!({ "scope": scope.as_str() }));
         Self::from(Reason::ScopeInsufficient).with_requirement(required, actual)
@@ -19,30 +20,30 @@ impl ApiError {
 
     /// The human user is neither the owner nor an administrator. The `details` of the error identify the calling user, never
     /// the owner of the resource.
-    pub fn owner_required(user: &Owner) -> Self {
-        Self::access_required(Reason::NotYours, &["owner", "administrator"], user)
+    pub fn owner_required(caller: &Owner) -> Self {
+        Self::access_required(Reason::NotYours, &["owner", "administrator"], caller)
     }
 
     /// The human user is neither the owner of the service, nor an administrator, nor the user to whom it is offered.
-    pub fn transfer_party_required(user: &Owner) -> Self {
-        Self::access_required(Reason::NotYours, &["owner", "administrator", "receiver"], user)
+    pub fn transfer_party_required(caller: &Owner) -> Self {
+        Self::access_required(Reason::NotYours, &["owner", "administrator", "receiver"], caller)
     }
 
     /// The service is not offered to the human user.
-    pub fn receiver_required(user: &Owner) -> Self {
+    pub fn receiver_required(caller: &Owner) -> Self {
         let message = "The service is not offered to you".to_owned();
-        Self { message, ..Self::access_required(Reason::NotYours, &["receiver"], user) }
+        Self { message, ..Self::access_required(Reason::NotYours, &["receiver"], caller) }
     }
 
     /// The human user is not an administrator, and only administrators may create services.
-    pub fn service_creator_required(user: &Owner) -> Self {
-        let error = Self::admin_required(user).with_details([("setting", json!("services.created_by"))]);
+    pub fn service_creator_required(caller: &Owner) -> Self {
+        let error = Self::admin_required(caller).with_details([("setting", json!("services.created_by"))]);
         let message = "Only administrators may create services: the setting `services.created_by` is `admin`";
         Self { message: message.to_owned(), ..error }
     }
 
-    pub fn admin_required(user: &Owner) -> Self {
-        Self::access_required(Reason::AdminRequired, &["administrator"], user)
+    pub fn admin_required(caller: &Owner) -> Self {
+        Self::access_required(Reason::AdminRequired, &["administrator"], caller)
     }
 
     /// If a token was refused because it was issued for another service, adds the service that it must be issued for.
@@ -55,8 +56,8 @@ impl ApiError {
     }
 
     /// The error for a user who has none of the kinds of access in `required`, each of which would suffice.
-    fn access_required(reason: Reason, required: &[&str], user: &Owner) -> Self {
-        let actual = json!({ "issuer": user.issuer, "subject": user.subject });
+    fn access_required(reason: Reason, required: &[&str], caller: &Owner) -> Self {
+        let actual = json!({ "issuer": caller.issuer, "subject": caller.subject });
         Self::from(reason).with_requirement(json!({ "access": required }), actual)
     }
 

@@ -218,8 +218,8 @@ pub fn parse_form(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     Ok(BodyFields { unread, errors, ignore_unknown: true })
 }
 
-/// Requires the content type JSON; a missing content type counts as JSON. Also refuses two content types, a charset other than
-/// UTF-8, and a content coding. Otherwise a filter in front of this server could read the same bytes differently.
+/// Requires the content type JSON; a missing one counts as JSON. Also refuses a request with several `Content-Type` headers, with a
+/// charset other than UTF-8, or with a content coding other than `identity`: a filter could read the same bytes differently.
 fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
     let has_no_content_type = !headers.contains_key(header::CONTENT_TYPE);
     let is_json =

@@ -21,8 +21,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 const CHAINS_PER_READ: i64 = 1000;
 
-/// Starts the audit chain of the Countersign deployment, and the audit chains of services that are older than the audit log. Does
-/// nothing if the audit log was started before: a chain that is missing now was removed, and `audit verify` must report it.
+/// Starts the audit chain of the Countersign deployment, and a chain for each service that has none. Does nothing if the audit log
+/// was started before: a chain that is missing now was removed, and `audit verify` must report it.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: WriteTransaction| {
         if !audit::lock_and_check_started(tx.conn()).await? {
@@ -42,8 +42,9 @@ pub struct ArchivedChain {
     pub chain: String,
     /// The floor of the chain (its last archived entry) when the archive was made; `None` if nothing was archived before.
     pub previous_floor: Option<ChainMark>,
-    /// How many entries of the chain are archived now, in this archive and in earlier ones; `hash` is the hash of the last one.
-    pub length: i64,
+    /// How many entries of the chain are archived now, in this archive and in earlier ones.
+    pub archived: i64,
+    /// The hash of the last archived entry.
     pub hash: String,
 }
 
@@ -66,8 +67,8 @@ pub async fn record_audit_archive(store: &Store, archive: &AuditArchive) -> Resu
                 return Err(conflict("another process has archived audit entries meanwhile: run this command again"));
             }
         }
-        for ArchivedChain { chain, length, hash, .. } in &archive.chains {
-            audit::set_floor(tx.conn(), keys, chain, *length, hash).await?;
+        for ArchivedChain { chain, archived, hash, .. } in &archive.chains {
+            audit::set_floor(tx.conn(), keys, chain, *archived, hash).await?;
         }
         let entry = NewAuditEntry::for_deployment(AuditAction::AuditArchived)
             .with_detail("entries", archive.entries)
@@ -88,9 +89,9 @@ pub async fn delete_archived_entries(store: &Store) -> Result<u64, OperationErro
         drop(read);
         let Some((last, _)) = chains.last() else { return Ok(total) };
         after.clone_from(last);
-        for (chain, length) in &chains {
+        for (chain, archived) in &chains {
             loop {
-                let deleted = delete_batch(store, chain, *length).await?;
+                let deleted = delete_batch(store, chain, *archived).await?;
                 if deleted == 0 {
                     break;
                 }
@@ -101,10 +102,10 @@ pub async fn delete_archived_entries(store: &Store) -> Result<u64, OperationErro
     }
 }
 
-async fn delete_batch(store: &Store, chain: &str, length: i64) -> Result<u64, OperationError> {
+async fn delete_batch(store: &Store, chain: &str, archived: i64) -> Result<u64, OperationError> {
     let work = async |mut tx: WriteTransaction| {
         lock_master_key(&mut tx).await?;
-        let deleted = audit::delete_archived(tx.conn(), chain, length, ENTRIES_PER_TRANSACTION).await?;
+        let deleted = audit::delete_archived(tx.conn(), chain, archived, ENTRIES_PER_TRANSACTION).await?;
         Ok(tx.commit(deleted).await?)
     };
     store.write_alone("delete_archived_entries", work).await

@@ -1,4 +1,4 @@
-//! Batches of rows, inserted into the target with one statement each.
+//! Batches of rows, inserted into PostgreSQL with one statement each.
 
 use super::tables::Table;
 use sqlx::{AssertSqlSafe, ColumnIndex, Database, Decode, PgConnection, Row, Type, sqlite::SqliteRow};
@@ -23,7 +23,6 @@ pub struct Batch<'t> {
 }
 
 impl<'t> Batch<'t> {
-    /// Creates an empty batch.
     pub fn new(table: &'t Table) -> Self {
         let empty = |is_number: bool| {
             if is_number { ColumnValues::Numbers(Vec::new()) } else { ColumnValues::Texts(Vec::new()) }
@@ -32,7 +31,7 @@ impl<'t> Batch<'t> {
         Self { table, columns, rows: 0, bytes: 0 }
     }
 
-    /// Adds a row and returns its fields.
+    /// Adds a row and returns its fields as text.
     pub fn push(&mut self, row: &SqliteRow) -> Result<Vec<Option<String>>, sqlx::Error> {
         let fields = fields_from_row(self.table, row)?;
         for (values, (position, field)) in self.columns.iter_mut().zip(fields.iter().enumerate()) {
@@ -51,7 +50,7 @@ impl<'t> Batch<'t> {
         self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES
     }
 
-    /// Inserts the rows into the target and empties the batch.
+    /// Inserts the rows into PostgreSQL and empties the batch.
     pub async fn send(&mut self, to: &mut PgConnection) -> Result<(), sqlx::Error> {
         let Self { table, columns, rows: _, bytes: _ } = std::mem::replace(self, Self::new(self.table));
         let mut query = sqlx::query(AssertSqlSafe(table.insert_statement()));

@@ -45,7 +45,7 @@ impl Dispatch {
         let all: Vec<_> = [targets.clone(), tests.clone()].concat();
         let owner_of = |id| all.iter().find(|due| due.id == id).unwrap().owner.clone();
         let test_ids: Vec<_> = tests.iter().map(|due| due.id).collect();
-        let plan = self.scheduler.plan_leases(DueWork { targets, next, tests, updated_at: Vec::new() }, NOW);
+        let plan = self.scheduler.plan_leases(DueWork { targets, next, tests, waiting_targets: Vec::new() }, NOW);
         for request in plan.requests {
             let (target, count) = request.target_and_count();
             let delivery = LeasedDelivery {

@@ -61,7 +61,7 @@ impl Parser<'_> {
     }
 
     /// For a rule that allows anonymous requests: refuses entries that require permissions, because such requests have none.
-    pub fn check_mcp_contradiction(&mut self, entries: &[PlacedEntry]) {
+    pub fn refuse_mcp_permissions(&mut self, entries: &[PlacedEntry]) {
         for PlacedEntry { entry: McpEntry { table, name, permissions }, span } in entries {
             if !permissions.is_empty() {
                 let message = format!(

@@ -43,7 +43,7 @@ dry_run = false
     let rules = RuleSet::parse(file.as_bytes()).unwrap();
     let rule = &rules.rules[0];
     assert_eq!((&*rule.name, rule.line, rule.dry_run), ("keys", 6, false));
-    let words: Vec<_> = rule.policy.settings().into_iter().map(|(word, value)| format!("{word}={value}")).collect();
+    let settings: Vec<_> = rule.policy.settings().into_iter().map(|(key, value)| format!("{key}={value}")).collect();
     let expected = [
         &format!("service_id={service}"),
         "require_roles=reader, eu, writer",
@@ -54,7 +54,7 @@ dry_run = false
         "allow_unassigned=true",
         "forward_token=true",
     ];
-    assert_eq!(words, expected);
+    assert_eq!(settings, expected);
     let default = rules.default.unwrap();
     assert!(default.dry_run && default.policy.allow_unassigned && *default.name == *DEFAULT_NAME);
 }

@@ -88,7 +88,7 @@ async fn explanation_has_the_verdict_of_a_check_for_every_case() {
         }
         assert_eq!(code, Some(if checked.status == 200 { 0 } else { 3 }), "{name}");
         assert_eq!(refused_question(&explanation), question, "{name}: {output}");
-        assert!(name != "bad extensions" || output.contains("unknown word `require_role`"), "{output}");
+        assert!(name != "bad extensions" || output.contains("unknown key `require_role`"), "{output}");
         let is_secret = |text: &str| case.token.len() > 20 && text.contains(case.token);
         assert!(!is_secret(&output) && !is_secret(&errors) && !is_secret(&fixture.sidecar.log()), "{name}");
     }

@@ -58,7 +58,7 @@ impl<'a> FleetClient<'a> {
         Self { control, agent, token, refresh, role, login }
     }
 
-    /// A request with the API key, to a path below that of the service.
+    /// A request with the API key of the service, to `/services/{id}` followed by `below`.
     fn request(&self, method: &str, below: &str) -> RequestBuilder {
         self.control.api.request(method, &self.control.path(below)).bearer_auth(self.control.key())
     }

@@ -2,7 +2,7 @@
 
 use super::{
     Registration, agent,
-    credentials::{login_query, session},
+    credentials::{UNKNOWN_SERVICE, login_query, session},
     service, time,
 };
 use crate::{
@@ -128,7 +128,7 @@ impl StoreFixture {
         let has_at_least =
             async |count, now| token_audiences::has_at_least(self.read().await.conn(), id, count, now).await.unwrap();
         let until = now.saturating_add(SECOND);
-        assert_eq!(read(ServiceId::from_bits(98)).await, None);
+        assert_eq!(read(UNKNOWN_SERVICE).await, None);
         assert_eq!(read(service_id).await, Some(until));
         assert_eq!((has_at_least(1, now).await, has_at_least(2, now).await), (true, false));
         // If a shorter expiry is recorded, the audience keeps the longer one.

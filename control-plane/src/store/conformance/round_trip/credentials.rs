@@ -22,6 +22,10 @@ use sqlx::{Connection, SqliteConnection};
 use std::{collections::BTreeSet, time::Duration};
 use zeroize::Zeroizing;
 
+/// An agent and a service that no test creates.
+pub(super) const UNKNOWN_AGENT: AgentId = AgentId::from_bits(98);
+pub(super) const UNKNOWN_SERVICE: ServiceId = ServiceId::from_bits(98);
+
 pub(super) fn session() -> Session {
     Session {
         id: SessionId::from_bits(1),
@@ -98,6 +102,7 @@ impl StoreFixture {
             assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(54)).await?, [session().id]);
             assert_eq!(sessions::mark_ended(tx.conn(), &[session().id], time(55)).await?, []);
             assert_eq!(sessions::EXPIRED.oldest_deletable(tx.conn(), time(0)).await?, Some(expired.expires_at));
+            // `delete` leaves rows that expired at exactly `until`.
             assert_eq!(sessions::EXPIRED.delete(tx.conn(), time(0), expired.expires_at, 9).await?, 0);
             assert_eq!(sessions::EXPIRED.delete(tx.conn(), expired.expires_at, session().expires_at, 9).await?, 1);
             assert_eq!(sessions::EXPIRED.oldest_deletable(tx.conn(), time(0)).await?, Some(session().expires_at));
@@ -114,19 +119,19 @@ impl StoreFixture {
 
     pub async fn logins_read_what_was_written(&self) {
         let session = Session { id: SessionId::from_bits(73), expires_at: time(80), ..session() };
-        let inserted = self.commit(async |tx| sessions::insert(tx.conn(), &session, "a fourth challenge").await).await;
-        assert!(inserted);
-        let (id, other) = (agent().id, AgentId::from_bits(98));
+        let used = "the challenge of this test";
+        assert!(self.commit(async |tx| sessions::insert(tx.conn(), &session, used).await).await);
+        let id = agent().id;
         let stored = agents::find(self.read().await.conn(), id).await.unwrap().unwrap();
         let position = feed::position(self.read().await.conn()).await.unwrap();
         for (agent, challenge, challenge_is_used) in [
-            (id, Some("a fourth challenge"), true),
-            (id, Some("a third challenge"), false),
+            (id, Some(used), true),
+            (id, Some("an unused challenge"), false),
             (id, None, false),
-            (other, Some("a fourth challenge"), true),
+            (UNKNOWN_AGENT, Some(used), true),
         ] {
             let challenge = challenge.map(str::to_owned);
-            let query = LoginQuery { challenge, ..login_query(agent, Some(ServiceId::from_bits(98))) };
+            let query = LoginQuery { challenge, ..login_query(agent, Some(UNKNOWN_SERVICE)) };
             let basis = logins::read(self.read().await.conn(), &query, time(79)).await.unwrap();
             let expected = LoginBasis {
                 at: time(79),
@@ -153,7 +158,7 @@ impl StoreFixture {
             return;
         }
         let new = Session { id: SessionId::from_bits(76), expires_at: time(80), ..session() };
-        let (challenge, service) = ("a sixth challenge", service().id);
+        let (challenge, service) = ("the challenge of the new session", service().id);
         let find = async || agents::find(self.read().await.conn(), new.agent).await.unwrap().unwrap();
         let before = find().await;
         let stored = login_agent(&before);
@@ -168,11 +173,11 @@ impl StoreFixture {
             self.commit(async |tx| logins::begin_if_unchanged(tx.conn(), agent, &record, &new, challenge).await).await
         };
         let changed_agents = [
-            LoginAgent { id: AgentId::from_bits(99), ..stored.clone() },
+            LoginAgent { id: UNKNOWN_AGENT, ..stored.clone() },
             LoginAgent { status: AgentStatus::Suspended, ..stored.clone() },
             LoginAgent { cutoff: Revision::new(stored.cutoff.number() + 1), ..stored.clone() },
             LoginAgent { trust: TrustScore::from_hundredths(1).unwrap(), ..stored.clone() },
-            LoginAgent { last_service: Some(ServiceId::from_bits(98)), ..stored.clone() },
+            LoginAgent { last_service: Some(UNKNOWN_SERVICE), ..stored.clone() },
         ];
         for changed in &changed_agents {
             assert!(!begin(changed).await, "{changed:?}");
@@ -207,22 +212,24 @@ impl StoreFixture {
         self.commit(async |tx| sessions::EXPIRED.delete(tx.conn(), time(78), time(79), 9).await).await;
     }
 
+    /// Expects that `sessions_return_what_was_written` has ended the session. Makes it live again, and ends it at the end.
     pub async fn refresh_tokens_return_what_was_written(&self) {
-        let live = Session { id: SessionId::from_bits(1), ended_at: None, ..session() };
+        let id = session().id;
         let (first, second, third) = (refresh_token(1), refresh_token(2), refresh_token(3));
         self.commit(async |tx| {
             let conn = tx.conn();
+            // `changes_go_to_live_audiences` needs both services as audiences of the session.
             let audiences = BTreeSet::from([Some(ServiceId::from_bits(1)), Some(ServiceId::from_bits(2))]);
             let replace =
                 async |conn: &mut Conn, used, new| sessions::replace_refresh_token(conn, used, new, &audiences).await;
             assert!(!replace(conn, &first, &second).await?, "the session has ended");
-            conn.apply("UPDATE sessions SET ended_at = NULL WHERE id = $1", params![live.id]).await?;
+            conn.apply("UPDATE sessions SET ended_at = NULL WHERE id = $1", params![id]).await?;
             assert!(replace(conn, &first, &second).await?);
             assert!(!replace(conn, &first, &third).await?, "the token was used");
-            let found = sessions::find(conn, live.id).await?.unwrap();
+            let found = sessions::find(conn, id).await?.unwrap();
             assert_eq!((found.refresh.current, &found.audiences), (second.hash(), &audiences));
-            replace(conn, &second, &first).await?;
-            sessions::mark_ended(conn, &[live.id], time(54)).await?;
+            assert!(replace(conn, &second, &first).await?, "the session has its first token again");
+            sessions::mark_ended(conn, &[id], time(54)).await?;
             Ok(())
         })
         .await;
@@ -280,6 +287,7 @@ impl StoreFixture {
         assert_eq!(stored, Some(quarantine));
         self.commit(async |tx| deployment::lift_quarantine(tx.conn()).await).await;
         assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
+        // Lifting the quarantine also removes the fingerprint, so that any instance can serve the database.
         assert_eq!(deployment::find_instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
     }
 

@@ -183,7 +183,6 @@ impl StoreFixture {
             purge::finish(tx.conn(), deleted, time(42), margin).await
         })
         .await;
-        // Until `margin` has passed, an older transaction may still insert rows, so the service is due once more.
         assert_eq!((list_due(42).await, list_due(43).await), (vec![], vec![deleted]));
         self.commit(async |tx| purge::finish(tx.conn(), deleted, time(43), margin).await).await;
         assert_eq!(list_due(99).await, []);

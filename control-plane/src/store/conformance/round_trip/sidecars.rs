@@ -44,7 +44,8 @@ fn open_stream(identity: &SidecarIdentity) -> RecordedSidecar {
     }
 }
 
-/// The row that is read after `written`. `distributed` comes from the row of its control plane, if there is one.
+/// `written` as it is read back: with the newest revision that its control plane has sent to its streams (`distributed`), if the
+/// control plane is registered.
 fn row_of(written: &RecordedSidecar, distributed: Option<i64>) -> RecordedSidecar {
     RecordedSidecar { distributed: distributed.map(Revision::new), ..written.clone() }
 }
@@ -77,11 +78,11 @@ impl StoreFixture {
         let ended = RecordedSidecar { ended_at: Some(time(6)), ..applied };
         self.commit(async |tx| sidecars::write(tx.conn(), &ended).await).await;
         assert_eq!(self.sidecars(time(7)).await, [row_of(&ended, Some(50))]);
-        self.sidecars_are_listed_and_deleted(&sidecar).await;
+        self.continue_with_an_ended_stream(&sidecar).await;
     }
 
-    /// Expects that `sidecar` is recorded, and that its stream ended at 6 s.
-    async fn sidecars_are_listed_and_deleted(&self, sidecar: &SidecarIdentity) {
+    /// Lists and deletes sidecars. Expects that `sidecar` is recorded, and that its stream ended at 6 s.
+    async fn continue_with_an_ended_stream(&self, sidecar: &SidecarIdentity) {
         let other = identity(2);
         let position = sidecar.instance;
         self.commit(async |tx| {
@@ -99,11 +100,14 @@ impl StoreFixture {
             assert_eq!(sidecars::next_service(conn, None).await?, Some(SERVICE));
             assert_eq!(sidecars::next_service(conn, Some(SERVICE)).await?, None);
 
-            assert_eq!(sidecars::EXPIRED.oldest_deletable(conn, time(0)).await?, Some(time(3666)));
-            let decides = sidecars::list(conn, SERVICE, time(66), whole_list()).await?.items;
-            assert_eq!(decides.len(), 1, "the other one no longer decides");
-            assert_eq!(sidecars::EXPIRED.delete(conn, time(0), time(3665), 9).await?, 0);
-            assert_eq!(sidecars::EXPIRED.delete(conn, time(0), time(3666), 9).await?, 1);
+            let refuses_by = time(6).saturating_add(STALENESS);
+            let deletable_at = refuses_by.saturating_add(sidecars::KEPT_AFTER_EXPIRY);
+            assert_eq!(sidecars::EXPIRED.oldest_deletable(conn, time(0)).await?, Some(deletable_at));
+            let deciding = sidecars::list(conn, SERVICE, refuses_by, whole_list()).await?.items;
+            assert_eq!(deciding.len(), 1, "60 s after its stream ended, the first sidecar refuses all requests");
+            let too_early = deletable_at.saturating_sub(Duration::from_secs(1));
+            assert_eq!(sidecars::EXPIRED.delete(conn, time(0), too_early, 9).await?, 0);
+            assert_eq!(sidecars::EXPIRED.delete(conn, time(0), deletable_at, 9).await?, 1);
             assert!(!sidecars::forget(conn, SERVICE, other.instance).await?, "its stream has not ended");
             sidecars::write(conn, &RecordedSidecar { ended_at: Some(time(9)), ..open_stream(&other) }).await?;
             assert!(sidecars::forget(conn, SERVICE, sidecar.instance).await?, "its row is already gone");
@@ -152,7 +156,8 @@ impl StoreFixture {
         self.commit(async |tx| sidecars::delete(tx.conn(), &last).await).await;
     }
 
-    /// A restore records that each service may have unknown sidecars. `SERVICE` is not in the table of services.
+    /// A restore records that each service may have unknown sidecars: `record_unknown` writes a row for each service in the table
+    /// of services. So the test looks at any service except `SERVICE`, which is not in the table.
     pub async fn unknown_sidecars_count_for_the_longest_known_staleness(&self) {
         let sidecar = identity(1);
         let long = RecordedSidecar { max_staleness: STALENESS * 2, ..open_stream(&sidecar) };
@@ -195,6 +200,7 @@ impl StoreFixture {
             for stream in [&of_first, &of_second] {
                 sidecars::write(conn, stream).await?;
             }
+            // Registering again is no error.
             for name in ["first", "second", "first"] {
                 assert!(sidecars::register(conn, control_plane(name, 2)).await?);
             }
@@ -235,6 +241,7 @@ impl StoreFixture {
             let conn = tx.conn();
             unconfirmed_changes::add(conn, &changes(5, 6, (1, 1))).await?;
             unconfirmed_changes::add(conn, &changes(8, 9, (2, 2))).await?;
+            // Chains after `chai`, and then after `chain`.
             assert_eq!(unconfirmed_changes::list(conn, "chai", 9).await?, [changes(5, 9, (1, 2))]);
             assert_eq!(unconfirmed_changes::list(conn, "chain", 9).await?, []);
             assert!(unconfirmed_changes::is_first(conn, &changes(5, 6, (1, 1))).await?);
@@ -243,6 +250,7 @@ impl StoreFixture {
                 !unconfirmed_changes::is_first(conn, &changes(5, 6, (1, 1))).await?,
                 "another process has confirmed it"
             );
+            // Entry 7 is not about a change, so the rest begins after the removed range.
             assert_eq!(unconfirmed_changes::list(conn, "", 9).await?, [changes(7, 9, (1, 2))], "later changes remain");
 
             unconfirmed_changes::await_newest_revision(conn, "chain").await?;

@@ -1,8 +1,9 @@
 //! Round trips of agents, services, roles and assignments.
 
 use super::{
-    Registration, agent, assignment, credentials::login_query, description, managed_by, name, owner, role, service,
-    time, whole_list,
+    Registration, agent, assignment,
+    credentials::{UNKNOWN_AGENT, UNKNOWN_SERVICE, login_query},
+    description, managed_by, name, owner, role, service, time, whole_list,
 };
 use crate::{
     domain::{
@@ -297,7 +298,7 @@ impl StoreFixture {
         let until = self.current_revision().await;
         let mut read = self.read().await;
         let conn = read.conn();
-        let agents = [AgentId::from_bits(98), agent];
+        let agents = [UNKNOWN_AGENT, agent];
         let managed = ManagedGrant { grant, managed_by: assignment().managed_by };
         // The assignment ends at 7.
         for (now, live_grant) in [(time(6), Some(grant)), (time(7), None)] {
@@ -306,7 +307,7 @@ impl StoreFixture {
             let definition = roles::find(conn, service, role).await.unwrap().unwrap().definition;
             let held: Vec<_> =
                 live_grant.map(|grant| HeldRole { definition, until: grant.until }).into_iter().collect();
-            let (other_agent, other_service) = (AgentId::from_bits(98), ServiceId::from_bits(98));
+            let (other_agent, other_service) = (UNKNOWN_AGENT, UNKNOWN_SERVICE);
             // The audience is the service that the query names. If it names none, the audience is the service of the last login if
             // the agent holds a role there, or else the only service where it holds one.
             let default = live_grant.map(|_| service);
