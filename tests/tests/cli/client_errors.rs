@@ -177,7 +177,7 @@ async fn register_requires_a_signature_of_the_signer() {
         (" ", 2, "a command is required"),
         ("nosuch", 1, "exit status: 127"),
         ("true", 1, "no P-256 signature"),
-        ("openssl dgst -sha256 -sign other.key", 1, "signs with another key"),
+        ("openssl dgst -sha256 -sign other.key", 1, "does not sign with the key"),
     ] {
         let (actual, printed, error) = register(signer);
         assert!(actual == code && printed.is_empty() && error.contains(text), "{signer}: {actual} {error}");
