@@ -52,7 +52,7 @@ async fn archives_and_database_have_all_entries_and_are_verified_together() {
         let [first, second, third] = [1, 2, 3].map(|number| control.folder().join(format!("archive-{number}.jsonl")));
         let all = export(&control);
         let report = archive(&control, EARLIER, &first).unwrap();
-        assert!(report.contains("no file is written") && !first.exists(), "{report}");
+        assert!(report.contains("no file was written") && !first.exists(), "{report}");
         assert_eq!(export(&control), all);
 
         let report = archive(&control, LATER, &first).unwrap();
