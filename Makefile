@@ -67,9 +67,9 @@ bench-check: prerequisites ## run every part of the benchmarks once and shortly,
 	cargo build --workspace --bins --examples
 	scripts/bench-check.sh target/bench-check
 
-bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams
+bench-propagation: prerequisites ## measure the time from a revocation until sidecars refuse, at up to 10,000 sync streams (needs 200,000 open files)
 	cargo build --release --workspace --bins --example propagation
-	{ ulimit -n 65536 2>/dev/null || ulimit -n "$$(ulimit -Hn)"; } && target/release/examples/propagation
+	{ ulimit -n 262144 2>/dev/null || ulimit -n "$$(ulimit -Hn)"; } && target/release/examples/propagation
 
 demo: build ## run all servers on this machine and show what they do (DEMO_KEEP=1 keeps them running)
 	scripts/tools.sh envoy
