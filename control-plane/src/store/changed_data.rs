@@ -28,7 +28,7 @@ use std::{
 };
 use text::{as_text, parse_entries};
 
-pub(super) use text::parse;
+pub(super) use text::parse_field;
 
 /// When a read has found this many roles, it does not look for the roles of the next [`changed_roles::MAX_HOLDERS`] role holders.
 /// This bounds the time and the memory of a read.

@@ -1,7 +1,7 @@
 //! Reads the roles of changed agents at services. One statement reads the roles of many agents as one text, because the database
 //! driver converts rows slowly (see `changed_data`).
 
-use super::{Conn, StoreError, changed_data::parse, query::params, row, row_lists::row_list_statements};
+use super::{Conn, StoreError, changed_data::parse_field, query::params, row, row_lists::row_list_statements};
 use countersign_identity::{AgentId, RoleGrant, ServiceId, Timestamp};
 
 /// How many role holders one statement reads at most.
@@ -23,7 +23,7 @@ pub(super) async fn find(conn: &mut Conn, holders: &[RoleHolder]) -> Result<Vec<
     let mut roles = vec![Vec::new(); holders.len()];
     for role in texts.iter().flat_map(|text| text.split_terminator(',')) {
         let (number, grant) = role.split_once(':').ok_or(StoreError::Corrupt("role_id"))?;
-        let of_holder = roles.get_mut(parse::<usize>("number", number)?).ok_or(StoreError::Corrupt("number"))?;
+        let of_holder = roles.get_mut(parse_field::<usize>("number", number)?).ok_or(StoreError::Corrupt("number"))?;
         of_holder.push(parse_grant(grant)?);
     }
     for of_holder in &mut roles {
@@ -35,6 +35,6 @@ pub(super) async fn find(conn: &mut Conn, holders: &[RoleHolder]) -> Result<Vec<
 
 fn parse_grant(text: &str) -> Result<RoleGrant, StoreError> {
     let (role, until) = text.split_once(':').ok_or(StoreError::Corrupt("role_id"))?;
-    let until = if until.is_empty() { None } else { Some(Timestamp::from_micros(parse("expires_at", until)?)) };
-    Ok(RoleGrant { role: parse("role_id", role)?, until })
+    let until = if until.is_empty() { None } else { Some(Timestamp::from_micros(parse_field("expires_at", until)?)) };
+    Ok(RoleGrant { role: parse_field("role_id", role)?, until })
 }

@@ -88,7 +88,7 @@ pub(super) struct LeasePlan {
 
 /// What follows from the result of an attempt.
 #[derive(Default)]
-pub(super) struct Recorded {
+pub(super) struct RecordedAttempt {
     /// Whether the target may be marked as failing in the database, so that a success must remove the mark.
     pub was_failing: bool,
     /// Deliveries to release, because the target backs off or has answered 410.
@@ -241,17 +241,19 @@ impl Scheduler {
     }
 
     /// Updates the queue of a target after an attempt.
-    pub(super) fn record(&mut self, delivery: &LeasedDelivery, attempt: &AttemptSummary) -> Recorded {
+    pub(super) fn record(&mut self, delivery: &LeasedDelivery, attempt: &AttemptSummary) -> RecordedAttempt {
         if delivery.is_test {
             self.tested_targets.remove(&delivery.target);
-            return Recorded::default();
+            return RecordedAttempt::default();
         }
-        let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&delivery.target) else { return Recorded::default() };
+        let Some(OwnedQueue { queue, .. }) = self.queues.get_mut(&delivery.target) else {
+            return RecordedAttempt::default();
+        };
         let was_failing = queue.record(attempt, self.limits.per_target);
         let must_release =
             attempt.failure == Some(AttemptFailure::Gone) || queue.backoff_until(attempt.ended_at).is_some();
         let released = if must_release { queue.drain_unsent().collect() } else { Vec::new() };
-        Recorded { was_failing, released }
+        RecordedAttempt { was_failing, released }
     }
 
     pub(super) fn next_backoff_end(&self, now: Duration) -> Option<Duration> {

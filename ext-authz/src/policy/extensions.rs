@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn from_extensions_parses_every_word() {
+    fn from_extensions_parses_every_key() {
         let service = ServiceId::from_bits(5);
         let policy = parse(&[
             ("service_id", &service.to_string()),

@@ -13,8 +13,8 @@ use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The stream has failed if this many pings were sent since the last received message, and the next ping is due. Any message
-/// counts, because the server answers a ping only after it has sent all changes, however many there are.
+/// The number of pings without any answer after which the stream counts as failed, when the next ping is due. Every message of the
+/// server is an answer here: it sends all changes before it answers a ping, however many there are.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
 /// The same limit before the first pong and while a snapshot is incomplete: the server may wait for its database before each page,

@@ -179,8 +179,8 @@ impl Deployment {
     }
 }
 
-/// If a service had more verifications in the last minute, the next measurement waits. One measurement makes fewer than 100,000, so
-/// the sum stays below a million, the highest rate limit.
+/// After this many verifications at a service within a minute, the next measurement waits. One measurement makes fewer than 100,000
+/// verifications, so there are always fewer than a million in a minute, which is the highest rate limit.
 const MAX_VERIFICATIONS: f64 = 900_000.0;
 
 /// When the measurements of the last minute took place, and how many verifications each of them made. The sum must stay below the

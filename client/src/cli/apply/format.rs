@@ -281,7 +281,7 @@ fn check_service(service: &DeclaredService) -> Result<(), String> {
     }
     unique("webhooks", "url", webhooks.iter().map(|webhook| webhook.url.as_str()))?;
     for (number, webhook) in webhooks.iter().enumerate() {
-        check_events(&webhook.events).map_err(|problem| format!("webhooks[{number}].events: {problem}"))?;
+        check_events(&webhook.events).map_err(|problem| format!("webhooks[{number}].{problem}"))?;
     }
     unique("keys", "name", keys.iter().map(|key| key.name.as_str()))?;
     for (number, assignment) in assignments.iter().enumerate() {
@@ -299,15 +299,12 @@ fn check_events(events: &[String]) -> Result<(), String> {
     if events == ["*"] {
         return Ok(());
     }
-    let all = EVENT_KINDS.join(", ");
-    require(!events.is_empty(), &format!("must be [\"*\"], or some of {all}"))?;
-    let mut seen = HashSet::new();
-    for event in events {
-        let is_kind = EVENT_KINDS.contains(&event.as_str());
-        require(is_kind, &format!("{event} is no kind of event: must be [\"*\"], or some of {all}"))?;
-        require(seen.insert(event), &format!("{event} is listed twice: delete one"))?;
+    let required = format!("must be [\"*\"], or some of {}", EVENT_KINDS.join(", "));
+    require(!events.is_empty(), &format!("events: {required}"))?;
+    if let Some(event) = events.iter().find(|event| !EVENT_KINDS.contains(&event.as_str())) {
+        return Err(format!("events: {event} is no kind of event: {required}"));
     }
-    Ok(())
+    unique("events", "kind", events.iter().map(String::as_str))
 }
 
 fn check_assignment(assignment: &DeclaredAssignment) -> Result<(), String> {

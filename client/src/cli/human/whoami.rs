@@ -35,7 +35,7 @@ impl Report<'_> {
         self.rows.push((name, value.into()));
     }
 
-    fn keep_error(&mut self, error: CliError) {
+    fn keep_first_error(&mut self, error: CliError) {
         self.error.get_or_insert(error);
     }
 
@@ -97,7 +97,7 @@ impl Report<'_> {
         match stored_token(self.context, &self.args.server).await {
             Ok(token) => Ok((token, stored_login(self.context, &self.args.server)?.or(Some(login)))),
             Err(error) => {
-                self.keep_error(error);
+                self.keep_first_error(error);
                 Ok((None, Some(login)))
             }
         }
@@ -112,7 +112,7 @@ impl Report<'_> {
             Ok(_) => Some(true),
             Err(error) if error.has_reason("admin_required") => Some(false),
             Err(error) => {
-                self.keep_error(error);
+                self.keep_first_error(error);
                 None
             }
         }
@@ -137,7 +137,7 @@ impl Report<'_> {
         let Some(key) = self.args.key.optional()? else { return Ok(false) };
         let FoundKey { text, service, scope } = if let Ok(service) = self.context.service(&self.args.service) {
             self.find_key(key, service).await.unwrap_or_else(|error| {
-                self.keep_error(error);
+                self.keep_first_error(error);
                 FoundKey { text: "not verified".to_owned(), service: None, scope: None }
             })
         } else {

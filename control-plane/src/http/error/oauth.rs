@@ -193,14 +193,14 @@ fn status_and_code(error: &ApiError) -> (StatusCode, &'static str) {
         (_, code @ (ErrorCode::RateLimitExceeded | ErrorCode::ServiceUnavailable)) => {
             (code.status(), "temporarily_unavailable")
         }
-        (_, ErrorCode::ValidationError) => (StatusCode::BAD_REQUEST, code_of_parameters(error)),
+        (_, ErrorCode::ValidationError) => (StatusCode::BAD_REQUEST, code_of_invalid_parameter(error)),
         (_, code) if code.status().is_server_error() => (code.status(), "server_error"),
         (_, code) => (code.status(), "invalid_request"),
     }
 }
 
-/// The code for an error in parameters.
-fn code_of_parameters(error: &ApiError) -> &'static str {
+/// The OAuth error code for a request with an invalid parameter.
+fn code_of_invalid_parameter(error: &ApiError) -> &'static str {
     let is_wrong = |name: &str| error.details.get("fields").is_some_and(|fields| fields.get(name).is_some());
     if is_wrong("scope") {
         "invalid_scope"

@@ -26,7 +26,7 @@ use tokio::sync::oneshot;
 use tracing::Instrument as _;
 
 /// A refresh token, and the session to which it belongs. The token may already be refused: see `refusal`.
-pub struct PresentedRefresh {
+pub struct PresentedRefreshToken {
     token: RefreshToken,
     session: Session,
     client_address: Option<IpAddr>,
@@ -34,7 +34,7 @@ pub struct PresentedRefresh {
     refusal: Option<Reason>,
 }
 
-impl PresentedRefresh {
+impl PresentedRefreshToken {
     /// The agent of the session, if the refresh token was usable when we read the session. A used token, or a token of an ended session,
     /// may be a copy, so it proves nothing about its sender.
     pub fn proven_agent(&self) -> Option<AgentId> {
@@ -47,13 +47,13 @@ pub async fn verify_refresh(
     context: &Context,
     token: &str,
     client_address: Option<IpAddr>,
-) -> Result<PresentedRefresh, OperationError> {
+) -> Result<PresentedRefreshToken, OperationError> {
     let token = RefreshToken::parse(token).ok_or(Reason::RefreshInvalid)?;
     let session = context.store.read_one(async |conn: &mut Conn| sessions::find(conn, token.session()).await).await?;
     let session = session.filter(|session| session.issued(&token)).ok_or(Reason::RefreshInvalid)?;
     // We pass no cutoff. Only the refresh itself reads whether a suspension or revocation of the agent has ended the session.
     let refusal = session.check_refresh(&token, Revision::default(), context.now()).err();
-    Ok(PresentedRefresh { token, session, client_address, refusal })
+    Ok(PresentedRefreshToken { token, session, client_address, refusal })
 }
 
 /// Refreshes a session. A refresh token that was used before ends the session: somebody has a copy, and we cannot tell the thief from
@@ -61,7 +61,7 @@ pub async fn verify_refresh(
 /// prevent the end of the session, or the event about it, by disconnecting: we then go on in a task of our own.
 pub async fn refresh_session(
     context: &Arc<Context>,
-    refresh: PresentedRefresh,
+    refresh: PresentedRefreshToken,
     requested: RequestedToken,
 ) -> Result<TokenPair, OperationError> {
     if refresh.refusal != Some(Reason::RefreshReused) {
@@ -79,10 +79,10 @@ pub async fn refresh_session(
 
 async fn refresh_and_report_reuse(
     context: &Arc<Context>,
-    refresh: PresentedRefresh,
+    refresh: PresentedRefreshToken,
     requested: RequestedToken,
 ) -> Result<TokenPair, OperationError> {
-    let PresentedRefresh { token, session, client_address, refusal } = refresh;
+    let PresentedRefreshToken { token, session, client_address, refusal } = refresh;
     let (agent, service) = (session.agent, session.service);
     let result = match refusal {
         // The session has ended or expired, so there is nothing to write: copies of old tokens cannot occupy the database's writer.

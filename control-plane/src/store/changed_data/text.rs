@@ -33,8 +33,8 @@ pub(super) fn parse_entries(text: &str) -> Result<Vec<(i64, ChangedData)>, Store
 
 fn parse_entry(mut fields: Split<'_, char>) -> Result<(i64, ChangedData), StoreError> {
     let mut next = |column: &'static str| fields.next().ok_or(StoreError::Corrupt(column));
-    let revision = Revision::new(parse("revision", next("revision")?)?);
-    let position = parse("position", next("position")?)?;
+    let revision = Revision::new(parse_field("revision", next("revision")?)?);
+    let position = parse_field("position", next("position")?)?;
     let (facet, subject, recipient) = (next("facet")?, next("subject")?, next("recipient")?);
     let recipient = if recipient == "*" { None } else { Some(recipient) };
     let entry = feed::parse_entry(revision, facet, subject, recipient)?;
@@ -45,15 +45,15 @@ fn parse_entry(mut fields: Split<'_, char>) -> Result<(i64, ChangedData), StoreE
 
 fn parse_state(agent: &str, [trust, status, cutoff]: [&str; 3]) -> Result<AgentState, StoreError> {
     Ok(AgentState {
-        agent: parse::<AgentId>("subject", agent)?,
-        trust: TrustScore::from_hundredths(parse("trust", trust)?).map_err(|_| StoreError::Corrupt("trust"))?,
+        agent: parse_field::<AgentId>("subject", agent)?,
+        trust: TrustScore::from_hundredths(parse_field("trust", trust)?).map_err(|_| StoreError::Corrupt("trust"))?,
         status: StatusWithCutoff {
             status: parse_status(status).ok_or(StoreError::Corrupt("status"))?,
-            cutoff: Revision::new(parse("cutoff", cutoff)?),
+            cutoff: Revision::new(parse_field("cutoff", cutoff)?),
         },
     })
 }
 
-pub(in crate::store) fn parse<T: FromStr>(column: &'static str, text: &str) -> Result<T, StoreError> {
+pub(in crate::store) fn parse_field<T: FromStr>(column: &'static str, text: &str) -> Result<T, StoreError> {
     text.parse().map_err(|_| StoreError::Corrupt(column))
 }

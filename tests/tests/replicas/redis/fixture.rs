@@ -152,8 +152,8 @@ impl Fleet {
         call_once(&self.replicas()[replica % 2].api, caller).await.is_some()
     }
 
-    /// Calls both replicas in turn until both have lost Redis (after `losses` earlier losses) and reconnected. Returns how long
-    /// that took, and the number of calls that passed at each replica.
+    /// Calls both replicas in turn until each has lost Redis once more and has reconnected. Together they have lost Redis
+    /// `losses` times before. Returns how long the calls took, and the number of calls that passed at each replica.
     #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
     pub async fn call_until_reconnected(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
         let (start, mut passed) = (Instant::now(), [0, 0]);
