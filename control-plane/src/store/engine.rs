@@ -409,9 +409,13 @@ impl Store {
         }
     }
 
-    /// Waits for open transactions and closes all connections.
+    /// Waits for open transactions and closes all connections, the one that writes last. The last connection to SQLite copies the
+    /// write-ahead log into the file when it closes. If two closed at the same time, neither would be the last for SQLite.
     pub async fn close(&self) {
-        let closed = async { tokio::join!(self.reader.close(), self.writer.close()) };
+        let closed = async {
+            self.reader.close().await;
+            self.writer.close().await;
+        };
         if timeout(CLOSE_TIMEOUT, closed).await.is_err() {
             tracing::warn!("the database does not respond: its connections are dropped");
         }
