@@ -409,8 +409,9 @@ impl Store {
         }
     }
 
-    /// Waits for open transactions and closes all connections, the one that writes last. The last connection to SQLite copies the
-    /// write-ahead log into the file when it closes. If two closed at the same time, neither would be the last for SQLite.
+    /// Waits for open transactions and closes all connections: first those for reading, then those for writing. SQLite copies the
+    /// write-ahead log into the file when the last connection closes. It skips the copy if two connections close at the same time,
+    /// because each of them finds that the other is still open.
     pub async fn close(&self) {
         let closed = async {
             self.reader.close().await;

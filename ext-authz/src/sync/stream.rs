@@ -13,8 +13,8 @@ use countersign_identity::{Revision, ServiceId, Timestamp};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// The number of pings without any answer after which the stream counts as failed, when the next ping is due. Every message of the
-/// server is an answer here: it sends all changes before it answers a ping, however many there are.
+/// The stream has failed if this many pings are unanswered when the next one is due. Every message of the server counts as an
+/// answer, because the server may have many changes to send before it answers a ping.
 const MAX_UNANSWERED_PINGS: usize = 3;
 
 /// The same limit before the first pong and while a snapshot is incomplete: the server may wait for its database before each page,
