@@ -8,15 +8,15 @@
 //! not on the number of agents.
 
 mod resources;
-mod sharded_map;
 mod views;
 
 use countersign_identity::{
     AgentChanges, AgentHash, AgentHashKey, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId,
     SessionId, Timestamp, TokenId,
 };
-use sharded_map::ShardedMap;
+use imbl::HashMap;
 use std::{
+    hash::Hash,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -141,7 +141,10 @@ impl ContentId {
     }
 }
 
-/// The authorization data of one service. A clone shares the data of the original, so cloning is cheap.
+/// The authorization data of one service.
+///
+/// The maps are persistent: a clone shares the data of the original, and a change copies only the few nodes that lead to it. So a
+/// new view costs little, even with a hundred thousand agents, while other threads still read the old one.
 #[derive(Debug, Clone)]
 pub struct View {
     content: ContentId,
@@ -158,9 +161,9 @@ pub struct View {
     server_clock: Option<ServerClock>,
     keys: Arc<KeySet>,
     roles: Arc<RoleTable>,
-    agents: ShardedMap<AgentHash, AgentChanges>,
-    revoked_tokens: ShardedMap<TokenId, Revision>,
-    revoked_sessions: ShardedMap<SessionId, Revision>,
+    agents: HashMap<AgentHash, AgentChanges>,
+    revoked_tokens: HashMap<TokenId, Revision>,
+    revoked_sessions: HashMap<SessionId, Revision>,
 }
 
 /// The view of a snapshot whose last page has not arrived. It is not used for decisions.
@@ -183,9 +186,9 @@ impl PartialView {
             server_clock: None,
             keys: Arc::new(keys),
             roles: Arc::new(roles),
-            agents: ShardedMap::default(),
-            revoked_tokens: ShardedMap::default(),
-            revoked_sessions: ShardedMap::default(),
+            agents: HashMap::new(),
+            revoked_tokens: HashMap::new(),
+            revoked_sessions: HashMap::new(),
         })
     }
 
@@ -264,9 +267,9 @@ impl View {
         }
         if floor > self.floor {
             next.floor = floor;
-            next.agents.prune(|changes| has_facet_at_or_below(changes, floor), |changes| changes.prune(floor));
-            next.revoked_tokens.prune(|revision| *revision <= floor, |_| true);
-            next.revoked_sessions.prune(|revision| *revision <= floor, |_| true);
+            prune(&mut next.agents, |changes| has_facet_at_or_below(changes, floor), |changes| changes.prune(floor));
+            prune(&mut next.revoked_tokens, |revision| *revision <= floor, |_| true);
+            prune(&mut next.revoked_sessions, |revision| *revision <= floor, |_| true);
         }
         next
     }
@@ -330,8 +333,8 @@ impl View {
             revision: self.revision,
             floor: self.floor,
             roles: &self.roles,
-            agent: self.agents.get(self.settings.agent_hash_key.hash(claims.sub)),
-            revoked: self.revoked_tokens.get(claims.jti).is_some() || self.revoked_sessions.get(claims.sid).is_some(),
+            agent: self.agents.get(&self.settings.agent_hash_key.hash(claims.sub)),
+            revoked: self.revoked_tokens.contains_key(&claims.jti) || self.revoked_sessions.contains_key(&claims.sid),
         }
     }
 
@@ -357,14 +360,14 @@ impl View {
 
     /// The changes of agents, in no order.
     pub fn agents(&self) -> impl Iterator<Item = (AgentHash, &AgentChanges)> {
-        self.agents.iter()
+        self.agents.iter().map(|(agent, changes)| (*agent, changes))
     }
 
     /// The revocations, in no order.
     pub fn revocations(&self) -> impl Iterator<Item = Revocation> + '_ {
-        let tokens = self.revoked_tokens.iter().map(|(token, revision)| (RevokedSubject::Token(token), *revision));
+        let tokens = self.revoked_tokens.iter().map(|(token, revision)| (RevokedSubject::Token(*token), *revision));
         let sessions =
-            self.revoked_sessions.iter().map(|(session, revision)| (RevokedSubject::Session(session), *revision));
+            self.revoked_sessions.iter().map(|(session, revision)| (RevokedSubject::Session(*session), *revision));
         tokens.chain(sessions).map(|(subject, revision)| Revocation { revision, subject })
     }
 
@@ -402,6 +405,20 @@ impl View {
     /// The number of agents with changes in the view.
     pub fn agent_count(&self) -> usize {
         self.agents.len()
+    }
+}
+
+/// Calls `prune` for each old value, and removes the value if `prune` returns true.
+fn prune<K, V>(map: &mut HashMap<K, V>, is_old: impl Fn(&V) -> bool, prune: impl Fn(&mut V) -> bool)
+where
+    K: Copy + Eq + Hash,
+    V: Clone,
+{
+    let old: Vec<_> = map.iter().filter(|(_, value)| is_old(value)).map(|(key, _)| *key).collect();
+    for key in old {
+        if map.get_mut(&key).is_some_and(&prune) {
+            map.remove(&key);
+        }
     }
 }
 

@@ -36,11 +36,6 @@ impl AgentHash {
     pub const fn to_bytes(self) -> [u8; HASH_LEN] {
         self.0.to_be_bytes()
     }
-
-    /// The 128 bits of the hash.
-    pub const fn bits(self) -> u128 {
-        self.0
-    }
 }
 
 /// The key under which agent ids are hashed for one service.

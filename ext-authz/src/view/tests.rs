@@ -55,7 +55,7 @@ fn confirmation(revision: i64, floor: i64, ping_sent_at: u64) -> Confirmation {
 fn apply_replaces_a_facet_only_if_the_new_one_has_a_higher_revision() {
     let view = view(10, header()).apply(delta(20, trust_changes(20, 80.0)));
     let view = view.apply(delta(21, suspension(21))).apply(delta(22, trust_changes(15, 10.0)));
-    let changes = view.agents.get(AGENT).unwrap();
+    let changes = view.agents.get(&AGENT).unwrap();
     assert_eq!(changes.trust, trust_changes(20, 80.0).trust);
     assert_eq!(changes.status, suspension(21).status);
     assert_eq!(view.revision(), Revision::new(22));
@@ -65,8 +65,8 @@ fn apply_replaces_a_facet_only_if_the_new_one_has_a_higher_revision() {
 fn apply_leaves_the_original_view_unchanged() {
     let original = view(10, header()).apply(delta(20, trust_changes(20, 80.0)));
     let changed = original.apply(delta(30, trust_changes(30, 5.0)));
-    assert_eq!(original.agents.get(AGENT), Some(&trust_changes(20, 80.0)));
-    assert_eq!(changed.agents.get(AGENT), Some(&trust_changes(30, 5.0)));
+    assert_eq!(original.agents.get(&AGENT), Some(&trust_changes(20, 80.0)));
+    assert_eq!(changed.agents.get(&AGENT), Some(&trust_changes(30, 5.0)));
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn confirm_removes_facets_and_revocations_up_to_the_floor() {
     let changes = Delta { revocations: revocations.to_vec(), ..delta(21, trust_changes(20, 80.0)) };
     let view = view(10, header()).apply(changes).apply(delta(22, suspension(22)));
     let view = view.confirm(confirmation(25, 20, 3));
-    assert_eq!(view.agents.get(AGENT), Some(&suspension(22)));
-    assert!(view.revoked_tokens.get(older_token).is_none() && view.revoked_tokens.get(newer_token).is_some());
+    assert_eq!(view.agents.get(&AGENT), Some(&suspension(22)));
+    assert!(view.revoked_tokens.get(&older_token).is_none() && view.revoked_tokens.get(&newer_token).is_some());
     assert_eq!(view.confirm(confirmation(30, 22, 4)).agent_count(), 0);
 }
 
