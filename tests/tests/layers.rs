@@ -90,12 +90,13 @@ const IMPURE_PATHS: [&str; 8] =
 
 /// External crates that a pure module may import: data formats, cryptography, collections and counters. `utoipa` is
 /// allowed because the types of webhook event data derive their schema.
-const PURE_DEPENDENCIES: [&str; 21] = [
+const PURE_DEPENDENCIES: [&str; 22] = [
     "arc_swap",
     "aws_lc_rs",
     "base64",
     "countersign_identity",
     "countersign_mangle",
+    "imbl",
     "ipnet",
     "jsonwebtoken",
     "moka",
