@@ -97,6 +97,8 @@ async fn envoy_filter_of_istio_removes_forged_headers_and_passes_the_end_of_the_
     manager.remove("common_http_protocol_options").unwrap();
     let removed = manager["http_filters"].as_array_mut().unwrap().remove(1);
     assert_eq!(removed["name"], "envoy.filters.http.header_mutation");
+    let added = &patches[1]["patch"]["value"]["typed_config"];
+    assert_eq!(added["mutations"], removed["typed_config"]["mutations"]);
     for (name, value) in patches[0]["patch"]["value"]["typed_config"].as_object().unwrap() {
         manager.insert(name.clone(), value.clone());
     }
