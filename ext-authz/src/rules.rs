@@ -22,7 +22,7 @@ use pattern::{Methods, PathPattern, Specificity};
 use std::sync::Arc;
 
 pub use file::MAX_FILE_BYTES;
-pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod};
+pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod, ReceivedMessage};
 
 /// The name of the rule in the table `[default]`. No other rule can have this name.
 pub const DEFAULT_NAME: &str = "default";

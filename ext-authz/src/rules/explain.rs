@@ -59,7 +59,7 @@ impl Explanation<'_> {
     /// the message.
     fn policy<'r>(&self, rule: &'r Rule) -> Result<Option<&'r Policy>, &'static str> {
         let Some(entries) = &rule.mcp else { return Ok(Some(&rule.policy)) };
-        Ok(entries.policy(McpRequest::new(self.method, self.mcp)?)?.map(AsRef::as_ref))
+        Ok(entries.policy(McpRequest::new(self.method, self.mcp)?).map(AsRef::as_ref))
     }
 
     fn write_selected(&self, f: &mut fmt::Formatter<'_>, rule: &Rule) -> fmt::Result {
@@ -90,7 +90,7 @@ impl fmt::Display for Explanation<'_> {
             Ok(path) => writeln!(f, "path     {}", path.escape_debug())?,
             Err(error) => writeln!(f, "path     has no normal form: {error}")?,
         }
-        if let Some(McpMessage { method, name }) = self.mcp {
+        if let Some(McpMessage::Call { method, name }) = self.mcp {
             let name = name.map(|name| format!(" {}", name.escape_debug())).unwrap_or_default();
             writeln!(f, "message  {}{name}", method.escape_debug())?;
         }

@@ -7,7 +7,7 @@ use clap::ValueEnum;
 pub enum Target {
     /// Envoy with a sidecar: a complete configuration
     Envoy,
-    /// Envoy with its MCP filter and a sidecar, in front of an MCP server: a complete configuration
+    /// Envoy with a sidecar, in front of an MCP server: a complete configuration
     EnvoyMcp,
     /// Istio: a mesh configuration, a policy and an Envoy filter
     Istio,

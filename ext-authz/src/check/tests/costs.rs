@@ -2,10 +2,8 @@
 //! on the machine, so a check that becomes slower fails these tests.
 
 use super::*;
-use crate::rules::McpMessage;
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
-use countersign_proto::envoy::config::core::v3::Metadata;
 use std::{path::Path, process::Command};
 
 /// The instructions of a repeated check, from the bytes of the request to the bytes of the response, in a build for tests.
@@ -76,12 +74,10 @@ fn repeated_check_by_the_rules_file_allocates_only_its_response() {
 }
 
 #[test]
-fn metadata_is_not_decoded_for_a_rule_without_mcp() {
-    let message = McpMessage { method: "tools/call", name: Some("get_weather") };
-    let filter_metadata = [(mcp::MCP_FILTER.to_owned(), mcp::metadata_of(message))].into();
+fn body_is_not_parsed_for_a_rule_without_mcp() {
     let mut request = envoy_request(&TestIssuer::new(1).sign(&claims()), 0, &[]);
-    let metadata = Metadata { filter_metadata, ..Metadata::default() };
-    request.attributes.as_mut().unwrap().metadata_context = Some(metadata);
+    let http = request.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap();
+    http.raw_body = br#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"get_weather"}}"#.to_vec();
     let authorizer = authorizer(FixedClock);
     authorizer.rules.store(Arc::new(RuleSet::parse(b"[[rules]]\nname = 'a'\n").unwrap()));
     let (allocations, response) = repeated_check(&authorizer, &request);
