@@ -141,6 +141,15 @@ fn kubernetes_resources_fail_closed_and_limit_what_they_can() {
     let policy = &find(&istio, "AuthorizationPolicy")["spec"];
     assert_eq!((&policy["action"], &policy["provider"]["name"]), (&json!("CUSTOM"), &provider["name"]));
 
+    let ambient = documents(&config("istio-ambient", &options[2..]));
+    assert_eq!(ambient[0], istio[0], "the mesh configuration is the same");
+    let waypoint_policy = &find(&ambient, "AuthorizationPolicy")["spec"];
+    assert_eq!(waypoint_policy["targetRefs"][0], json!({ "group": "", "kind": "Service", "name": "shop" }));
+    assert_eq!((&waypoint_policy["action"], &waypoint_policy["rules"]), (&json!("CUSTOM"), &json!([{}])));
+    let selector = json!({ "app.kubernetes.io/name": "shop" });
+    assert_eq!(policy["selector"]["matchLabels"], selector);
+    assert_eq!(find(&istio, "EnvoyFilter")["spec"]["workloadSelector"]["labels"], selector);
+
     let gateway =
         documents(&config("envoy-gateway", &[&options[..], &["--gateway", "edge", "--host", "a.example"]].concat()));
     let ext_auth = &find(&gateway, "SecurityPolicy")["spec"]["extAuth"];

@@ -50,6 +50,7 @@ pub fn render(target: Target, settings: &Settings) -> Result<String, CliError> {
         Target::Envoy => (include_str!("../../../templates/envoy.yaml"), envoy_values(settings)),
         Target::EnvoyMcp => (include_str!("../../../templates/envoy-mcp.yaml"), envoy_values(settings)),
         Target::Istio => (include_str!("../../../templates/istio.yaml"), istio_values(settings)?),
+        Target::IstioAmbient => (include_str!("../../../templates/istio-ambient.yaml"), istio_values(settings)?),
         Target::EnvoyGateway => (include_str!("../../../templates/envoy-gateway.yaml"), gateway_values(settings)?),
         Target::GatewayApi => (include_str!("../../../templates/gateway-api.yaml"), gateway_values(settings)?),
         Target::Nginx => (include_str!("../../../templates/nginx.conf"), nginx_values(settings)?),
@@ -240,7 +241,7 @@ mod tests {
         let short = Settings { sidecar: SidecarAddress::Tcp("sidecar:9191".parse().unwrap()), ..settings(false) };
         let ip = Settings { sidecar: SidecarAddress::Tcp("10.0.0.1:9191".parse().unwrap()), ..settings(false) };
         for settings in [unix, short, ip] {
-            for target in [Target::Istio, Target::EnvoyGateway, Target::GatewayApi] {
+            for target in [Target::Istio, Target::IstioAmbient, Target::EnvoyGateway, Target::GatewayApi] {
                 assert!(render(target, &settings).is_err_and(|error| error.to_string().contains("--sidecar")));
             }
         }
