@@ -23,7 +23,7 @@ mod service;
 
 pub use connections::{CloseReason, ConnectionCaps};
 pub use descriptors::{RESERVED_DESCRIPTORS, fit_to_descriptors, raise_descriptor_limit};
-pub use listener::Listener;
+pub use listener::{ConnectionAddresses, Listener};
 pub use memory::{ReservedMemory, SharedMemory, head_size};
 pub use messages::MessageLimits;
 pub use metrics::{ConnectionMetrics, PortMetrics};
@@ -41,14 +41,7 @@ use hyper_util::{
 use ipnet::IpNet;
 use listener::Acceptor;
 use service::ConnectionService;
-use std::{
-    error::Error,
-    io,
-    net::{IpAddr, SocketAddr},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{error::Error, io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{sleep, timeout},
@@ -146,11 +139,11 @@ pub async fn serve<L: Listener>(
     });
     let tasks = TaskTracker::new();
     let mut acceptor = Acceptor::new(listener, port.settings.name);
-    let spawn = |(stream, peer): (L::Stream, Option<SocketAddr>)| {
-        let address = peer.map(|peer| peer.ip()).filter(|address| !port.is_trusted_proxy(*address));
-        if let Some(connection) = port.connections.admit(address) {
+    let spawn = |(stream, addresses): (L::Stream, Option<ConnectionAddresses>)| {
+        let peer = addresses.map(|addresses| addresses.peer.ip());
+        if let Some(connection) = port.connections.admit(peer.filter(|peer| !port.is_trusted_proxy(*peer))) {
             let (port, handshake, routes) = (port.clone(), handshake.clone(), routes.clone());
-            tasks.spawn(port.serve_connection(stream, handshake, routes, peer, Arc::new(connection)));
+            tasks.spawn(port.serve_connection(stream, handshake, routes, addresses, Arc::new(connection)));
         }
     };
     while let Some(accepted) = port.shutdown.run_until_requested(acceptor.accept(&port.connections)).await {
@@ -190,12 +183,12 @@ impl Port {
         stream: S,
         handshake: H,
         routes: Router,
-        peer: Option<SocketAddr>,
+        addresses: Option<ConnectionAddresses>,
         connection: Arc<OpenConnection>,
     ) {
         let service = ConnectionService {
             routes,
-            peer,
+            addresses,
             connection: Arc::clone(&connection),
             messages: self.settings.messages.clone(),
             responses_last: self.settings.protocol.responses_last,
