@@ -55,7 +55,7 @@ const MODULES: [(&str, &[ModuleRule]); 2] = [
             ("webhooks", &["domain", "store", "keyring", "metrics", "address_guard"]),
             ("operations", &["domain", "store", "keyring", "sidecars", "address_guard"]),
             ("http", &["operations", "domain", "ephemeral", "humans", "metrics"]),
-            ("certificates", &["domain", "files"]),
+            ("certificates", &["files"]),
         ],
     ),
     (
