@@ -382,7 +382,7 @@ fn copy_sources(from: &Path, to: &Path) {
 }
 
 /// Maximum number of settings of both servers together.
-const MAX_SETTINGS: usize = 60;
+const MAX_SETTINGS: usize = 62;
 
 /// A setting stays if somebody who runs the programs would change it. Other values are constants, or follow from another setting.
 #[test]
