@@ -3,7 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
-    Agent, ControlPlane, Envoy, Sidecar, TlsFiles, Upstream, process::free_port, sidecar::run_command, tools,
+    Agent, ControlPlane, Envoy, Sidecar, TlsFiles, Upstream, envoy::replaced, process::free_port, sidecar::run_command,
+    tools,
 };
 use rustls::{
     ClientConfig, RootCertStore,
@@ -81,26 +82,22 @@ fn install(files: &TlsFiles, folder: &Path) {
     }
 }
 
-/// The transport socket of a client that trusts the authority of `server`, and has the client certificate of `client`.
+/// The transport socket of the manual, for a client that trusts the authority of `server`, and has the client certificate of
+/// `client`.
 fn tls(server: &TlsFiles, client: Option<&TlsFiles>) -> String {
-    let filename = |files: &TlsFiles, name: &str| format!("{{ filename: {} }}", files.file(name).display());
-    let certificates = client.map_or_else(String::new, |files| {
-        let (chain, key) = (filename(files, "client.pem"), filename(files, "client.key"));
-        format!("            tls_certificates: [{{ certificate_chain: {chain}, private_key: {key} }}]\n")
+    let page = fs::read_to_string(tools::root().join("docs/run/sidecar.md")).unwrap();
+    let (_, yaml) = page.split_once("```yaml\ntransport_socket:\n").unwrap();
+    let (yaml, _) = yaml.split_once("```").unwrap();
+    let (validation, client_certificate) = yaml.split_at(yaml.find("      tls_certificates:").unwrap());
+    let path = |files: &TlsFiles, name: &str| files.file(name).display().to_string();
+    let validation = replaced(validation, "/etc/envoy/tls/sidecars.pem", &path(server, "authority.pem"));
+    let validation = replaced(&validation, "authz.example.com", HOST);
+    let client_certificate = client.map_or_else(String::new, |files| {
+        let with_chain = replaced(client_certificate, "/etc/envoy/tls/certificate.pem", &path(files, "client.pem"));
+        replaced(&with_chain, "/etc/envoy/tls/private-key.pem", &path(files, "client.key"))
     });
-    let ca = filename(server, "authority.pem");
-    format!(
-        r#"      transport_socket:
-        name: envoy.transport_sockets.tls
-        typed_config:
-          "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext
-          sni: {HOST}
-          common_tls_context:
-            validation_context:
-              trusted_ca: {ca}
-              match_typed_subject_alt_names: [{{ san_type: DNS, matcher: {{ exact: {HOST} }} }}]
-{certificates}"#
-    )
+    let yaml = format!("transport_socket:\n{validation}{client_certificate}");
+    yaml.lines().map(|line| format!("      {line}\n")).collect()
 }
 
 #[tokio::test]
