@@ -145,7 +145,7 @@ async fn without_an_authority_of_clients_every_client_that_speaks_tls_gets_answe
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
     let config = config.with_root_certificates(roots).with_no_client_auth();
-    for (offered, selected) in [(&[&b"h2"[..], b"http/1.1"][..], Some(&b"h2"[..])), (&[b"http/1.1"], None)] {
+    for (offered, selected) in [(&[&b"h2"[..], b"http/1.1"][..], Some(&b"h2"[..])), (&[&b"http/1.1"[..]], None)] {
         let mut config = config.clone();
         config.alpn_protocols = offered.iter().map(|protocol| protocol.to_vec()).collect();
         let stream = TcpStream::connect(("127.0.0.1", fixture.port)).await.unwrap();
