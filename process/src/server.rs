@@ -20,6 +20,7 @@ mod metrics;
 mod network;
 mod rare_line;
 mod service;
+mod tls;
 
 pub use connections::{CloseReason, ConnectionCaps};
 pub use descriptors::{RESERVED_DESCRIPTORS, fit_to_descriptors, raise_descriptor_limit};
@@ -28,6 +29,7 @@ pub use memory::{ReservedMemory, SharedMemory, head_size};
 pub use messages::MessageLimits;
 pub use metrics::{ConnectionMetrics, PortMetrics};
 pub use network::Network;
+pub use tls::TlsOnly;
 
 use crate::{Shutdown, shutdown::DRAIN_TIMEOUT};
 use axum::Router;
@@ -40,8 +42,16 @@ use hyper_util::{
 };
 use ipnet::IpNet;
 use listener::Acceptor;
+use rare_line::RareLine;
 use service::ConnectionService;
-use std::{error::Error, io, net::IpAddr, pin::pin, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    io,
+    net::IpAddr,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     time::{sleep, timeout},
@@ -136,6 +146,7 @@ pub async fn serve<L: Listener>(
         settings,
         shutdown,
         abort: CancellationToken::new(),
+        handshake_line: Mutex::default(),
     });
     let tasks = TaskTracker::new();
     let mut acceptor = Acceptor::new(listener, port.settings.name);
@@ -170,6 +181,8 @@ struct Port {
     shutdown: Shutdown,
     /// Cancelled at the drain timeout.
     abort: CancellationToken,
+    /// When a failed handshake was logged.
+    handshake_line: Mutex<RareLine>,
 }
 
 impl Port {
@@ -212,7 +225,9 @@ impl Port {
         service: ConnectionService,
         idle: &CancellationToken,
     ) -> Option<()> {
-        let mut stream = TimeoutWriter::new(handshake.handshake(stream).await.ok()?);
+        let handshake = handshake.handshake(stream).await;
+        let stream = handshake.inspect_err(|error| self.log_failed_handshake(service.peer, error)).ok()?;
+        let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(STALL_TIMEOUT));
         let builder = http_builder(self.settings.protocol);
         let mut http = pin!(builder.serve_connection(TokioIo::new(BatchedWrites::new(stream)), service));
@@ -228,6 +243,15 @@ impl Port {
             self.connections.count_closed(CloseReason::StallTimeout);
         }
         Some(())
+    }
+
+    /// Logs why a client and this server do not agree on TLS, such as a certificate of an unknown authority. Other errors are lost
+    /// connections, such as those of a load balancer that only tries whether the port is open.
+    fn log_failed_handshake(&self, peer: Option<SocketAddr>, error: &io::Error) {
+        let is_due = || self.handshake_line.lock().unwrap_or_else(PoisonError::into_inner).is_due();
+        if error.kind() == io::ErrorKind::InvalidData && is_due() {
+            tracing::info!(port = self.settings.name, ?peer, %error, "a TLS handshake failed");
+        }
     }
 
     /// Waits until the server must close the connection: at shutdown, or when `idle` says that the client sends no more requests.
