@@ -94,20 +94,22 @@ async fn encoded_slash_reaches_the_service_only_where_no_reading_requires_more()
     assert_eq!(reason(&response), AMBIGUOUS, "a path that the service could read differently is refused for everyone");
 }
 
-/// The recipe of docs/run/route-rules.md.
+/// The routes that the manual adds to those of the example, indented as in the example.
+fn routes_of_manual() -> String {
+    let page = fs::read_to_string(tools::root().join("docs/run/route-rules.md")).unwrap();
+    let (_, rest) = page.split_once("routes:\n").unwrap();
+    let (routes, _) = rest.split_once("```").unwrap();
+    let indented = |line: &str| format!("                      {line}\n");
+    routes.lines().map(indented).collect::<Vec<_>>().concat()
+}
+
 #[tokio::test]
-async fn example_envoy_keeps_encoded_slashes_where_it_is_told_to() {
+async fn example_envoy_with_the_routes_of_the_manual_keeps_encoded_slashes_for_rules_only() {
     let fixture = Fixture::start(RULES).await;
     let upstream = Upstream::start().await;
     let kept = |text: String| {
         let text = replaced(&text, "UNESCAPE_AND_REDIRECT", "KEEP_UNCHANGED");
-        let refusing = "- match: { safe_regex: { regex: \".*(;|%3[bB]).*\" } }";
-        let indent = " ".repeat(24);
-        let routes = format!(
-            "- match: {{ path_separated_prefix: /packages }}\n{indent}  route: {{ cluster: service }}\n\
-             {indent}- match: {{ safe_regex: {{ regex: \".*(;|%3[bB]|%2[fF]|%5[cC]).*\" }} }}"
-        );
-        replaced(&text, refusing, &routes)
+        replaced(&text, "routes:\n", &format!("routes:\n{}", routes_of_manual()))
     };
     let envoy = Envoy::start_edited_example(&fixture.sidecar.socket(), upstream.port, kept).await;
     let reader = fixture.token("reader", &["read"]).await;
