@@ -10,6 +10,10 @@ use proptest::prelude::*;
 
 const REFUSED: &str = "path_ambiguous";
 
+fn get(path: &str) -> RequestTarget<'_> {
+    RequestTarget { method: "GET", host: "x", path }
+}
+
 fn assert_selected(rules: &RuleSet, cases: &[(&str, &str)]) {
     for (path, expected) in cases {
         assert_eq!(selected(rules, &format!("GET x {path}")), *expected, "{path}");
@@ -124,6 +128,7 @@ fn every_mixture_of_decoded_and_kept_slashes_is_a_reading() {
 #[test]
 fn rule_of_another_reading_may_require_nothing_more() {
     let service = format!("service_id = '{}'", ServiceId::from_bits(10));
+    let service = service.as_str();
     let selected = |own: &str, other: &str| {
         let own = format!("own path_template = '/p/{{id}}'; {own}; allow_encoded_slash = true");
         let other = format!("other path_template = '/p/{{a}}/{{b}}'; {other}");
@@ -149,7 +154,7 @@ fn rule_of_another_reading_may_require_nothing_more() {
         ("", "dry_run = true"),
         ("dry_run = true", "dry_run = true"),
         ("mcp = {}", ""),
-        (&service, &service),
+        (service, service),
     ] {
         assert_eq!(selected(own, other), "own", "{own} | {other}");
     }
@@ -173,8 +178,8 @@ fn rule_of_another_reading_may_require_nothing_more() {
         ("dry_run = true", ""),
         ("", "require_roles = 'a'; dry_run = true"),
         ("", "mcp = {}"),
-        (&service, ""),
-        ("", &service),
+        (service, ""),
+        ("", service),
     ] {
         assert_eq!(selected(own, other), REFUSED, "{own} | {other}");
     }
@@ -261,7 +266,7 @@ fn explanation_says_why_an_encoded_slash_is_refused() {
         "open path_prefix = '/'; allow_encoded_slash = true",
         "admin path_prefix = '/admin'; require_permissions = 'admin'",
     ]);
-    let explain = |path| rules.explain(RequestTarget { method: "GET", host: "x", path }, None).to_string();
+    let explain = |path| rules.explain(get(path), None).to_string();
     assert_eq!(
         explain("/a%2fb"),
         "method   GET\nhost     x\npath     /a%2Fb\n\
@@ -367,15 +372,14 @@ proptest! {
             }
         }
         let rules = rules(&text);
-        let target = |path| RequestTarget { method: "GET", host: "x", path };
-        let Ok(Some(rule)) = rules.select(target(&path)) else { return Ok(()) };
+        let Ok(Some(rule)) = rules.select(get(&path)) else { return Ok(()) };
         let depends_on_path = rules.rules.iter().any(|rule| rule.path != PathPattern::Any);
         if !depends_on_path || !path.contains('%') {
             return Ok(());
         }
         prop_assert_eq!(rule.encoded_slash, EncodedSlash::Kept);
         for reading in readings(&path) {
-            let other = rules.matching(target(&reading)).first().copied().or(rules.default.as_ref());
+            let other = rules.matching(get(&reading)).first().copied().or(rules.default.as_ref());
             let policy = other.map_or_else(Policy::default, |other| Policy::clone(&other.policy));
             for agent in AGENTS {
                 prop_assert!(!allows(&rule.policy, agent) || allows(&policy, agent), "{}: {:?}", reading, agent);
