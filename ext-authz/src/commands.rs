@@ -37,7 +37,8 @@ pub enum Command {
 /// A command about a rules file.
 #[derive(Debug, Subcommand)]
 pub enum RulesCommand {
-    /// Checks a rules file, and prints all errors with their lines. Prints a warning if a dry run takes requests from an enforced rule.
+    /// Checks a rules file, and prints all errors with their lines. Prints a warning if a dry run takes requests from an enforced rule,
+    /// or if a rule allows encoded slashes that another rule refuses.
     Check {
         /// The rules file.
         file: PathBuf,
