@@ -18,6 +18,22 @@ class ChartError(Exception):
     """A chart cannot be rendered."""
 
 
+class StrictLoader(yaml.SafeLoader):
+    """Refuses a map with the same key twice, as YAML requires. PyYAML and helm would keep the last one, but Flux and kustomize refuse it."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key.value for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise ChartError(f"a map has the keys {sorted(twice)} twice:{node.start_mark}")
+        return super().construct_mapping(node, deep)
+
+
+def load_all(text: str) -> list[dict]:
+    """The documents of a YAML text that are not empty."""
+    return [it for it in yaml.load_all(text, StrictLoader) if it]
+
+
 @dataclass
 class Release:
     """An installation of a chart. `values` are files, `settings` single values (KEY=VALUE)."""
@@ -31,7 +47,7 @@ class Release:
     def render(self) -> list[dict]:
         """All objects of the release, with those of hooks."""
         arguments = ["template", self.name, str(CHARTS / self.chart), "--namespace", self.namespace]
-        return [it for it in yaml.safe_load_all(helm(*arguments, "--kube-version", KUBERNETES, *self._values())) if it]
+        return load_all(helm(*arguments, "--kube-version", KUBERNETES, *self._values()))
 
     def _values(self) -> list[str]:
         files = [argument for file in self.values for argument in ("--values", str(file))]

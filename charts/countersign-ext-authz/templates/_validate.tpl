@@ -22,6 +22,7 @@
 {{- if ne .Values.kind "Sidecar" }}
   {{- include "countersign.checkMetricsFrom" . }}
 {{- end }}
+{{- include "countersign.checkMetadata" . }}
 {{- include "countersign.checkIpFamilies" (list . "service") }}
 {{- include "countersign.checkCa" (list "ca" .Values.ca) }}
 {{- include "countersign.checkCa" (list "tests.ca" .Values.tests.ca) }}

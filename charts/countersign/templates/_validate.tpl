@@ -71,6 +71,7 @@
 {{- if and .Values.gateway.httpRoute.enabled (eq .Values.tls.mode "serve") (ne (include "countersign.clientCa" . | fromYaml).key "ca.crt") }}
   {{- fail "gateway.httpRoute.enabled is true: a Gateway reads the CA of the API from the key ca.crt only. Set tls.ca.key to ca.crt" }}
 {{- end }}
+{{- include "countersign.checkMetadata" . }}
 {{- include "countersign.checkMetricsFrom" . }}
 {{- include "countersign.checkIpFamilies" (list . "service") }}
 {{- include "countersign.checkIpFamilies" (list . "syncService") }}
