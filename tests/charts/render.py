@@ -10,6 +10,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CHARTS = REPOSITORY / "charts"
 HELM = REPOSITORY / ".tools/bin/helm"
 
+# The registry, which all installations need. Other values can replace it.
+REGISTRY_VALUES = Path(__file__).with_name("registry-values.yaml")
+
 # A helm that `go install` built assumes a very old version of Kubernetes.
 KUBERNETES = "1.33.0"
 
@@ -50,7 +53,7 @@ class Release:
         return load_all(helm(*arguments, "--kube-version", KUBERNETES, *self._values()))
 
     def _values(self) -> list[str]:
-        files = [argument for file in self.values for argument in ("--values", str(file))]
+        files = [argument for file in [REGISTRY_VALUES, *self.values] for argument in ("--values", str(file))]
         return files + [argument for setting in self.settings for argument in ("--set", setting)]
 
 

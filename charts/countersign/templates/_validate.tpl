@@ -81,4 +81,6 @@
 {{- include "countersign.checkCa" (list "database.ca" .Values.database.ca) }}
 {{- include "countersign.checkCa" (list "redis.ca" .Values.redis.ca) }}
 {{- include "countersign.checkCa" (list "tls.ca" .Values.tls.ca) }}
+{{- include "countersign.checkImage" (list . "image") }}
+{{- include "countersign.checkImage" (list . "cliImage") }}
 {{- end }}

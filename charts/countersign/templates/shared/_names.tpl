@@ -102,3 +102,13 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- $shared := dict "registry" (.Values.cliImage.registry | default .Values.image.registry) "tag" (.Values.cliImage.tag | default .Values.image.tag) -}}
 {{- include "countersign.image" (dict "root" . "image" (merge $shared .Values.cliImage)) -}}
 {{- end }}
+
+{{/* Fails if nothing names the registry of an image, because a container engine would then take it from docker.io/library: (list $ "cliImage"). */}}
+{{- define "countersign.checkImage" -}}
+{{- $values := (index . 0).Values }}
+{{- $name := index . 1 }}
+{{- $image := get $values $name }}
+{{- if not (or $image.registry $values.image.registry (regexMatch "^(localhost|[^/]*[.:][^/]*)/" $image.repository)) }}
+{{- fail (printf "%s.registry is required: the registry to which you pushed the images, such as registry.example.com/identity. For images that you loaded into the nodes, it is the beginning of their names, such as localhost or docker.io/library" $name) }}
+{{- end }}
+{{- end }}
