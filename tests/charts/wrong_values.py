@@ -24,6 +24,8 @@ WRONG_VALUES = {
         (POSTGRESQL + "replicaCount: 2", "set redis.existingSecret"),
         ("tls: {existingSecret: a, certManager: {enabled: true}}", "set one of them"),
         ("tls: {certManager: {enabled: true}}", "set tls.certManager.issuerRef.name"),
+        ("tls: {certManager: {enabled: true, issuerRef: {name: a}, includesService: false}}", "set clientUrl"),
+        ("tls: {ca: {existingSecret: a}}", "tls.ca is set"),
         ("tls: {mode: terminated}", "set trustedProxies"),
         ("tls: {mode: terminated}\ntrustedProxies: [10.0.0.0/8]", "set publicUrl"),
         ("ingress: {enabled: true}", "set publicUrl"),
