@@ -56,6 +56,7 @@ WRONG_VALUES = {
         ("commonLabels: {app.kubernetes.io/component: identity}", "commonLabels contains app.kubernetes.io/component"),
         ("podLabels: {app.kubernetes.io/name: identity}", "podLabels contains app.kubernetes.io/name"),
         ("podAnnotations: {checksum/config: a}", "podAnnotations contains checksum/config"),
+        ("strategy: {type: OnDelete}", "/strategy/type"),
         ("replicas: 2", "replicas"),
         ("image: {tagg: '1'}", "tagg"),
         ("image: {registry: ''}", "image.registry is required"),
