@@ -14,7 +14,7 @@ from pathlib import Path
 import kubernetes_validate
 import yaml
 from pods import Cluster, Container, PodFailed
-from render import CHARTS, KUBERNETES, REPOSITORY, ChartError, Release, find, helm, pod_templates
+from render import CHARTS, KUBERNETES, REPOSITORY, ChartError, Release, find, helm, load_all, pod_templates
 from wrong_values import WRONG_VALUES
 
 TOOLS = REPOSITORY / ".tools/bin"
@@ -217,7 +217,7 @@ def check_example() -> None:
         chart = f"{directory}/examples/kubernetes/sidecar-container"
         helm("dependency", "update", chart)
         output = helm("template", "shop", chart, "--namespace", "shop", "--kube-version", KUBERNETES)
-    objects = [it for it in yaml.safe_load_all(output) if it]
+    objects = load_all(output)
     for it in objects:
         check_schema(it)
     (pod,) = [template["spec"] for _, template in pod_templates(objects)]

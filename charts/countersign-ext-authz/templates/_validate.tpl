@@ -22,9 +22,14 @@
 {{- if ne .Values.kind "Sidecar" }}
   {{- include "countersign.checkMetricsFrom" . }}
 {{- end }}
+{{- include "countersign.checkMetadata" . }}
 {{- include "countersign.checkIpFamilies" (list . "service") }}
 {{- include "countersign.checkCa" (list "ca" .Values.ca) }}
 {{- include "countersign.checkCa" (list "tests.ca" .Values.tests.ca) }}
+{{- include "countersign.checkImage" (list . "image") }}
+{{- if .Values.tests.controlPlaneUrl }}
+  {{- include "countersign.checkImage" (list . "cliImage") }}
+{{- end }}
 {{- end }}
 
 {{/* Whether the sidecar listens on a Unix socket. */}}

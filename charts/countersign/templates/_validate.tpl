@@ -47,6 +47,12 @@
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) }}
   {{- fail "tls.certManager.enabled is true: set tls.certManager.issuerRef.name to the name of an Issuer or ClusterIssuer" }}
 {{- end }}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.includesService) (not .Values.clientUrl) (eq .Values.tls.mode "serve") }}
+  {{- fail "tls.certManager.includesService is false, so the certificate is not valid for the name of the Service: set clientUrl to the URL of publicUrl, at which the pods of `helm test` and of `apply` then reach the API" }}
+{{- end }}
+{{- if and (include "countersign.hasCa" .Values.tls.ca) (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}
+  {{- fail "tls.ca is set, but the chart makes a certificate of its own CA: set tls.existingSecret or tls.certManager.enabled, or remove tls.ca" }}
+{{- end }}
 {{- if and (eq .Values.tls.mode "terminated") (not .Values.trustedProxies) }}
   {{- fail "tls.mode is terminated: set trustedProxies to the networks (CIDR) of the proxies that terminate TLS. The API rejects all other requests" }}
 {{- end }}
@@ -71,6 +77,7 @@
 {{- if and .Values.gateway.httpRoute.enabled (eq .Values.tls.mode "serve") (ne (include "countersign.clientCa" . | fromYaml).key "ca.crt") }}
   {{- fail "gateway.httpRoute.enabled is true: a Gateway reads the CA of the API from the key ca.crt only. Set tls.ca.key to ca.crt" }}
 {{- end }}
+{{- include "countersign.checkMetadata" . }}
 {{- include "countersign.checkMetricsFrom" . }}
 {{- include "countersign.checkIpFamilies" (list . "service") }}
 {{- include "countersign.checkIpFamilies" (list . "syncService") }}
@@ -80,4 +87,6 @@
 {{- include "countersign.checkCa" (list "database.ca" .Values.database.ca) }}
 {{- include "countersign.checkCa" (list "redis.ca" .Values.redis.ca) }}
 {{- include "countersign.checkCa" (list "tls.ca" .Values.tls.ca) }}
+{{- include "countersign.checkImage" (list . "image") }}
+{{- include "countersign.checkImage" (list . "cliImage") }}
 {{- end }}

@@ -41,7 +41,7 @@ pub struct ConfigArgs {
     #[command(flatten)]
     service: ServiceArg,
     /// The sidecar: unix:PATH or HOST:PORT; in Kubernetes NAME.NAMESPACE.svc.cluster.local:PORT [default: the Unix socket of the
-    /// example units, or the Service of the chart in the namespace countersign]
+    /// example units, or countersign-ext-authz.identity.svc.cluster.local:9191, the Service of the chart in the namespace identity]
     #[arg(long, value_name = "ADDRESS")]
     sidecar: Option<SidecarAddress>,
     /// Your service, as HOST:PORT; in Kubernetes, HOST is the name of its Service, and for Istio with sidecars also the label

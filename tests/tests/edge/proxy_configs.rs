@@ -133,7 +133,7 @@ fn kubernetes_resources_fail_closed_and_limit_what_they_can() {
     let mesh = &istio[0]["meshConfig"];
     let provider = &mesh["extensionProviders"][0];
     let expected = json!({
-        "service": "countersign-ext-authz.countersign.svc.cluster.local", "port": 9191, "timeout": "0.25s",
+        "service": "countersign-ext-authz.identity.svc.cluster.local", "port": 9191, "timeout": "0.25s",
         "failOpen": false, "statusOnError": "503",
     });
     assert_eq!(provider["envoyExtAuthzGrpc"], expected);

@@ -31,12 +31,13 @@ pub struct Settings {
 /// The names of placeholders, with their values.
 type Values = Vec<(&'static str, String)>;
 
-/// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart.
+/// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart in the namespace
+/// that `docs/run/kubernetes.md` uses.
 pub fn default_sidecar(is_local: bool) -> SidecarAddress {
     if is_local {
         return SidecarAddress::Unix("/run/countersign/authz.sock".to_owned());
     }
-    let host = "countersign-ext-authz.countersign.svc.cluster.local".to_owned();
+    let host = "countersign-ext-authz.identity.svc.cluster.local".to_owned();
     SidecarAddress::Tcp(HostPort { host, port: 9191 })
 }
 
