@@ -47,7 +47,7 @@ use service::ConnectionService;
 use std::{
     error::Error,
     io,
-    net::IpAddr,
+    net::{IpAddr, SocketAddr},
     pin::pin,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -226,7 +226,8 @@ impl Port {
         idle: &CancellationToken,
     ) -> Option<()> {
         let handshake = handshake.handshake(stream).await;
-        let stream = handshake.inspect_err(|error| self.log_failed_handshake(service.peer, error)).ok()?;
+        let peer = service.addresses.map(|addresses| addresses.peer);
+        let stream = handshake.inspect_err(|error| self.log_failed_handshake(peer, error)).ok()?;
         let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(STALL_TIMEOUT));
         let builder = http_builder(self.settings.protocol);

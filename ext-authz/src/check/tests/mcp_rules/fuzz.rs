@@ -128,8 +128,8 @@ fn expected_reason(request: &mut CheckRequest, message: Option<&Json>) -> &'stat
     match (http.method.as_str(), message) {
         ("GET" | "DELETE", None) if !http.headers.keys().any(|name| name != "authorization") => "",
         ("POST", Some(message)) => match read(message) {
-            Some(None) if headers_agree(http, None, None) => "",
-            Some(Some((method, name))) if headers_agree(http, Some(&method), name.as_deref()) => {
+            Some(Read::Response) if headers_agree(http, None, None) => "",
+            Some(Read::Call(method, name)) if headers_agree(http, Some(&method), name.as_deref()) => {
                 required(&method, name.as_deref())
             }
             _ => "mcp_request_invalid",
@@ -138,17 +138,22 @@ fn expected_reason(request: &mut CheckRequest, message: Option<&Json>) -> &'stat
     }
 }
 
-type Call = (String, Option<String>);
+/// A valid message.
+enum Read {
+    /// The method and the name.
+    Call(String, Option<String>),
+    Response,
+}
 
-/// The method and the name of a call, `Some(None)` for a response, and `None` for what is not valid.
-fn read(message: &Json) -> Option<Option<Call>> {
+/// Reads a message; `None` if it is not valid.
+fn read(message: &Json) -> Option<Read> {
     let is_ambiguous = message.has_key_twice() || ["Method", "paramſ"].iter().any(|key| message.field(key).is_some());
     if is_ambiguous || message.text("jsonrpc") != Some("2.0") {
         return None;
     }
     let answers = message.field("result").is_some() || message.field("error").is_some();
     if message.field("method").is_none() {
-        return answers.then_some(None);
+        return answers.then_some(Read::Response);
     }
     let params = message.field("params");
     if answers || params.is_some_and(|params| params.field("NAME").is_some()) {
@@ -159,10 +164,10 @@ fn read(message: &Json) -> Option<Option<Call>> {
     let parameter = match method {
         "tools/call" | "prompts/get" => "name",
         "resources/read" => "uri",
-        _ => return Some(Some((method.to_owned(), None))),
+        _ => return Some(Read::Call(method.to_owned(), None)),
     };
     let name = params?.text(parameter).filter(is_valid)?;
-    Some(Some((method.to_owned(), Some(name.to_owned()))))
+    Some(Read::Call(method.to_owned(), Some(name.to_owned())))
 }
 
 fn headers_agree(http: &HttpRequest, method: Option<&str>, name: Option<&str>) -> bool {
