@@ -33,7 +33,9 @@ WRONG_VALUES = {
         ("gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}", "set publicUrl"),
         ("gateway: {tlsRoute: {enabled: true}, parentRefs: [{name: a}]}", "set gateway.tlsRoute.apiHostname"),
         ("networkPolicy: {enabled: true}\npodMonitor: {enabled: true}", "set networkPolicy.metricsFrom"),
-        ("redis: {ca: {existingSecret: a, existingConfigMap: b}}", "redis.ca.existingSecret"),
+        ("redis: {existingSecret: r, ca: {existingSecret: a, existingConfigMap: b}}", "redis.ca.existingSecret"),
+        ("redis: {ca: {existingSecret: a}}", "set redis.existingSecret"),
+        ("database: {ca: {existingSecret: a}}", "set database.type to postgresql"),
         (
             "publicUrl: https://id.example.com\ntls: {existingSecret: a, ca: {existingSecret: b, key: root.pem}}\n"
             "gateway: {httpRoute: {enabled: true}, parentRefs: [{name: a}]}",
@@ -68,6 +70,9 @@ WRONG_VALUES = {
         ("{}", "syncUrls is required"),
         ("syncUrls: https://a:1", "keys.existingSecret is required"),
         (SIDECAR + "kind: DaemonSet\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
+        (SIDECAR + "kind: Sidecar\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
+        (SIDECAR + "kind: Sidecar\npodMonitor: {enabled: true}", "set podMonitor.enabled to false"),
+        (SIDECAR + "kind: Sidecar\nnetworkPolicy: {enabled: true}", "set networkPolicy.enabled to false"),
         (SIDECAR + "networkPolicy: {enabled: true}\nserviceMonitor: {enabled: true}", "set networkPolicy.metricsFrom"),
         (SIDECAR + "ca: {existingSecret: a, existingConfigMap: b}", "ca.existingSecret"),
         (SIDECAR + "tests: {ca: {existingSecret: a, existingConfigMap: b}}", "tests.ca.existingSecret"),

@@ -18,6 +18,9 @@
   {{- if .Values.database.existingSecret }}
     {{- fail "database.existingSecret is set, but database.type is sqlite: set database.type to postgresql" }}
   {{- end }}
+  {{- if include "countersign.hasCa" .Values.database.ca }}
+    {{- fail "database.ca is set, but database.type is sqlite: set database.type to postgresql, or remove database.ca" }}
+  {{- end }}
   {{- if and .Values.backup.enabled (eq .Values.persistence.accessMode "ReadWriteOncePod") }}
     {{- fail "backup.enabled is true, but persistence.accessMode is ReadWriteOncePod: only the control plane can use such a volume, and no backup job. Set persistence.accessMode to ReadWriteOnce, or backup.enabled to false" }}
   {{- end }}
@@ -40,6 +43,9 @@
 {{- end }}
 {{- if and (gt $replicas 1) (not .Values.redis.existingSecret) (not .Values.redis.notUsed) }}
   {{- fail "several control planes without Redis count rate limits separately, so the limits are multiplied: set redis.existingSecret to the name of a Secret whose key `url` contains redis://…, or redis.notUsed to true" }}
+{{- end }}
+{{- if and (include "countersign.hasCa" .Values.redis.ca) (not .Values.redis.existingSecret) }}
+  {{- fail "redis.ca is set, but no Redis is used: set redis.existingSecret to the name of a Secret whose key `url` contains rediss://…, or remove redis.ca" }}
 {{- end }}
 {{- if and .Values.tls.existingSecret .Values.tls.certManager.enabled }}
   {{- fail "tls.existingSecret and tls.certManager.enabled are both set: set one of them" }}
