@@ -1,6 +1,6 @@
 {{/* Fails if values are missing or contradict each other, with the value to set. The schema checks each value alone. */}}
 {{- define "countersign-ext-authz.validate" -}}
-{{- include "countersign.checkSettings" (list .Values.settings (dict
+{{- include "countersign.checkSettings" (list . (dict
   "listen" "set listenAddress. The ports of the pods are fixed, and service.port is that of the Service"
   "rules" "set rules"
   "sync.urls" "set syncUrls"
@@ -15,6 +15,9 @@
 {{- end }}
 {{- if and (ne .Values.kind "Deployment") .Values.autoscaling.enabled }}
   {{- fail (printf "autoscaling.enabled is true, but kind is %s, whose pods the chart cannot scale: set autoscaling.enabled to false" .Values.kind) }}
+{{- end }}
+{{- if and .Values.tests.controlPlaneUrl (include "countersign-ext-authz.usesSocket" .) }}
+  {{- fail "tests.controlPlaneUrl is set, but `helm test` cannot reach a sidecar at a Unix socket: set tests.controlPlaneUrl to an empty text" }}
 {{- end }}
 {{- if and .Values.tests.trustsImage (include "countersign.hasCa" .Values.tests.ca) }}
   {{- fail "tests.trustsImage and tests.ca are both set: set one of them" }}

@@ -1,6 +1,6 @@
 {{/* Fails if values contradict each other, with the value to set. The schema checks each value alone. */}}
 {{- define "countersign.validate" -}}
-{{- include "countersign.checkSettings" (list .Values.settings (dict
+{{- include "countersign.checkSettings" (list . (dict
   "public_url" "set publicUrl"
   "data_dir" "set persistence"
   "listen" "set listenAddress. The ports of the pods are fixed, and service.apiPort and service.syncPort are those of the Service"
@@ -43,6 +43,9 @@
 {{- end }}
 {{- if and (gt $replicas 1) (not .Values.redis.existingSecret) (not .Values.redis.notUsed) }}
   {{- fail "several control planes without Redis count rate limits separately, so the limits are multiplied: set redis.existingSecret to the name of a Secret whose key `url` contains redis://…, or redis.notUsed to true" }}
+{{- end }}
+{{- if and .Values.masterKey.previousSecret (not .Values.masterKey.existingSecret) }}
+  {{- fail "masterKey.previousSecret is set: set masterKey.existingSecret to the name of the Secret with the new master key" }}
 {{- end }}
 {{- if and (include "countersign.hasCa" .Values.redis.ca) (not .Values.redis.existingSecret) }}
   {{- fail "redis.ca is set, but no Redis is used: set redis.existingSecret to the name of a Secret whose key `url` contains rediss://…, or remove redis.ca" }}
