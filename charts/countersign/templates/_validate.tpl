@@ -1,6 +1,6 @@
 {{/* Fails if values contradict each other, with the value to set. The schema checks each value alone. */}}
 {{- define "countersign.validate" -}}
-{{- include "countersign.checkSettings" (list .Values.settings (dict
+{{- include "countersign.checkSettings" (list . (dict
   "public_url" "set publicUrl"
   "data_dir" "set persistence"
   "listen" "set listenAddress. The ports of the pods are fixed, and service.apiPort and service.syncPort are those of the Service"
@@ -17,6 +17,9 @@
   {{- end }}
   {{- if .Values.database.existingSecret }}
     {{- fail "database.existingSecret is set, but database.type is sqlite: set database.type to postgresql" }}
+  {{- end }}
+  {{- if include "countersign.hasCa" .Values.database.ca }}
+    {{- fail "database.ca is set, but database.type is sqlite: set database.type to postgresql, or remove database.ca" }}
   {{- end }}
   {{- if and .Values.backup.enabled (eq .Values.persistence.accessMode "ReadWriteOncePod") }}
     {{- fail "backup.enabled is true, but persistence.accessMode is ReadWriteOncePod: only the control plane can use such a volume, and no backup job. Set persistence.accessMode to ReadWriteOnce, or backup.enabled to false" }}
@@ -40,6 +43,12 @@
 {{- end }}
 {{- if and (gt $replicas 1) (not .Values.redis.existingSecret) (not .Values.redis.notUsed) }}
   {{- fail "several control planes without Redis count rate limits separately, so the limits are multiplied: set redis.existingSecret to the name of a Secret whose key `url` contains redis://…, or redis.notUsed to true" }}
+{{- end }}
+{{- if and .Values.masterKey.previousSecret (not .Values.masterKey.existingSecret) }}
+  {{- fail "masterKey.previousSecret is set: set masterKey.existingSecret to the name of the Secret with the new master key" }}
+{{- end }}
+{{- if and (include "countersign.hasCa" .Values.redis.ca) (not .Values.redis.existingSecret) }}
+  {{- fail "redis.ca is set, but no Redis is used: set redis.existingSecret to the name of a Secret whose key `url` contains rediss://…, or remove redis.ca" }}
 {{- end }}
 {{- if and .Values.tls.existingSecret .Values.tls.certManager.enabled }}
   {{- fail "tls.existingSecret and tls.certManager.enabled are both set: set one of them" }}
