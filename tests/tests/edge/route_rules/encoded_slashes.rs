@@ -122,12 +122,13 @@ async fn example_envoy_with_the_routes_of_the_manual_keeps_encoded_slashes_for_r
         // Envoy resolves dot segments before it selects a route, and does not count an encoded slash as the end of a segment.
         ("/packages/a%2Fb/../c", (200, "")),
         ("/packages/a%2Fb/../../admin", (403, "permission_missing")),
-        // For the routes with context extensions, the sidecar does not look at the path.
-        ("/open/x%2F..%2F..%2Fadmin", (400, "")),
-        ("/open%2F..%2Fadmin", (400, "")),
-        ("/admin%2Fusers", (400, "")),
-        ("/packages%2Fa", (400, "")),
-        ("/open/a%5C..%5C..%5Cadmin", (400, "")),
+        // The routes with context extensions, for which the sidecar does not look at the path, do not get these paths. The second route
+        // of the manual does, and the sidecar refuses them before Envoy answers 400.
+        ("/open/x%2F..%2F..%2Fadmin", AMBIGUOUS),
+        ("/open%2F..%2Fadmin", AMBIGUOUS),
+        ("/admin%2Fusers", AMBIGUOUS),
+        ("/packages%2Fa", AMBIGUOUS),
+        ("/open/a%5C..%5C..%5Cadmin", AMBIGUOUS),
     ] {
         let response = RawRequest::get(path).bearer(&reader).send_until_checked(&envoy.listener).await;
         assert_eq!(reason(&response), expected, "{path}: {response:?}");
