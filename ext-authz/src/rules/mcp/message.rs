@@ -141,7 +141,7 @@ mod tests {
                 replaced("\"a\"", "\"?\"").iter().map(|byte| if *byte == b'?' { 0xff } else { *byte }).collect(),
             ),
             ("half of a surrogate pair", replaced("\"a\"", r#""\ud800""#)),
-            ("a comma at the end", replaced("}}]}}}", "}}]}},}")),
+            ("a comma at the end", replaced("1}]}}}", "1}]}},}")),
             ("a comment", replaced("\"id\"", "/**/\"id\"")),
             ("single quotes", replaced("\"a\"", "'a'")),
             ("too deep", replaced("1}]", &format!("{deep}}}]"))),
