@@ -144,12 +144,12 @@ impl PathPattern {
         const SEGMENT: &str = "x%2Fx";
         let (segments, may_continue) = self.segments();
         let first_variable = segments.iter().position(Option::is_none);
-        let example = |(index, segment): (usize, &Option<&str>)| match segment {
-            Some(fixed) => (*fixed).to_owned(),
+        let example = |(index, segment): (usize, Option<&str>)| match segment {
+            Some(fixed) => fixed.to_owned(),
             None if Some(index) == first_variable => SEGMENT.to_owned(),
             None => "x".to_owned(),
         };
-        let mut path: Vec<String> = segments.iter().enumerate().map(example).collect();
+        let mut path: Vec<String> = segments.into_iter().enumerate().map(example).collect();
         path.extend(may_continue.then(|| SEGMENT.to_owned()));
         NormalPath::of_segments(path.iter().map(String::as_str))
     }
