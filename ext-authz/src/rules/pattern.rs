@@ -149,7 +149,7 @@ impl PathPattern {
             None if Some(index) == first_variable => SEGMENT.to_owned(),
             None => "x".to_owned(),
         };
-        let mut path: Vec<String> = segments.iter().copied().enumerate().map(example).collect();
+        let mut path: Vec<String> = segments.into_iter().enumerate().map(example).collect();
         path.extend(may_continue.then(|| SEGMENT.to_owned()));
         NormalPath::of_segments(path.iter().map(String::as_str))
     }
