@@ -97,7 +97,7 @@ fn tls(server: &TlsFiles, client: Option<&TlsFiles>) -> String {
         replaced(&with_chain, "/etc/envoy/tls/private-key.pem", &path(files, "client.key"))
     });
     let yaml = format!("transport_socket:\n{validation}{client_certificate}");
-    yaml.lines().map(|line| format!("      {line}\n")).collect::<Vec<_>>().concat()
+    format!("      {}\n", yaml.trim_end().replace('\n', "\n      "))
 }
 
 #[tokio::test]
