@@ -5,7 +5,9 @@
 mod nginx;
 
 use countersign_tests::{
-    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Shell, Sidecar, Upstream, envoy::replaced, eventually, tools,
+    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Shell, Sidecar, Upstream,
+    envoy::{config_folder, replaced},
+    eventually, tools,
 };
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
@@ -37,7 +39,7 @@ fn connection_manager(config: &mut Value) -> &mut Value {
 
 #[track_caller]
 fn assert_envoy_accepts(config: &str) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = config_folder();
     let file = folder.path().join("envoy.yaml");
     std::fs::write(&file, config).unwrap();
     let output = Command::new(tools::envoy()).args(["--mode", "validate", "-c"]).arg(&file).output().unwrap();
