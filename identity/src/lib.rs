@@ -9,8 +9,7 @@
 //! contents of a token, and [`scope`] is what a client asks for. [`bearer`] extracts the token from a header, [`token`] verifies its
 //! signature, [`token_cache`] keeps what is known about it, and [`evaluation`] decides what it grants now. [`agent_hash`] names agents
 //! in the sync stream, [`identity_headers`] are the headers for the service, and [`refusal`] lists the reasons for a denial.
-//! [`protected_resource`] is what clients read to find the control plane, [`dns_rebinding`] recognizes hosts of web pages, and [`json`]
-//! finds what two parsers could read differently.
+//! [`protected_resource`] is what clients read to find the control plane, and [`dns_rebinding`] recognizes hosts of web pages.
 
 pub mod agent_hash;
 pub mod bearer;
@@ -21,7 +20,6 @@ pub mod evaluation;
 mod fuzz;
 pub mod identity_headers;
 pub mod ids;
-pub mod json;
 pub mod key_set;
 pub mod names;
 pub mod protected_resource;

@@ -7,7 +7,7 @@ pub mod typed;
 
 pub use field::FromField;
 
-use super::{client_address::ClientAddress, idempotency::BodyDigest};
+use super::{client_address::ClientAddress, idempotency::BodyDigest, json::JsonObject};
 use crate::http::error::{ApiError, FieldError};
 use axum::{
     body::{Body, HttpBody as _, to_bytes},
@@ -15,7 +15,6 @@ use axum::{
     http::{HeaderMap, HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use countersign_identity::json::JsonObject;
 use countersign_process::server::{ReservedMemory, SharedMemory, head_size};
 use prometheus::IntCounter;
 use serde_json::{Map, Value};

@@ -5,6 +5,7 @@ pub(super) mod caller;
 pub(super) mod client_address;
 pub(super) mod idempotency;
 pub(super) mod ids;
+pub(super) mod json;
 pub(super) mod paging;
 pub(super) mod query;
 pub(super) mod service_client;

@@ -2,6 +2,7 @@
 //! on the machine, so a check that becomes slower fails these tests.
 
 use super::*;
+use crate::rules::ReceivedMessage;
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
 use std::{path::Path, process::Command};
@@ -83,6 +84,22 @@ fn body_is_not_parsed_for_a_rule_without_mcp() {
     let (allocations, response) = repeated_check(&authorizer, &request);
     assert_eq!(expect_allowed(response).headers.len(), 7);
     assert!(allocations.count_total <= RESPONSE_ALLOCATIONS, "{allocations:?}");
+}
+
+/// Anyone can send a body, because it is read before the token is checked.
+#[test]
+fn memory_for_a_message_is_proportional_to_its_size() {
+    let repeated = |item: &str| {
+        let items = vec![item; 200_000 / item.len()].join(",");
+        format!(r#"{{"jsonrpc":"2.0","method":"ping","params":{{"list":[{items}]}}}}"#)
+    };
+    let keys: Vec<_> = (0..20_000).map(|number| format!("\"{number}\":0")).collect();
+    let many_keys = format!(r#"{{"jsonrpc":"2.0","method":"ping","params":{{{}}}}}"#, keys.join(","));
+    for body in [repeated(r#"{"":0}"#), repeated("[]"), repeated(r#""text""#), many_keys] {
+        let allocations = measure(|| drop(ReceivedMessage::parse(body.as_bytes()).unwrap()));
+        let limit = 16 * body.len() as u64;
+        assert!(allocations.bytes_max <= limit, "{} bytes: {allocations:?}", body.len());
+    }
 }
 
 /// Not a test of its own: Valgrind runs it.

@@ -1,19 +1,23 @@
 //! Reads the body of a request as exactly one JSON-RPC message.
 //!
 //! The service reads the same bytes, perhaps with another parser. So a message is refused if two parsers could read it differently: if
-//! an object has a key twice, or if a key differs only in case from one that is read here.
+//! an object has a key twice, or if a key could be taken for one that is read here. Anyone can send a body, so of all else only the
+//! keys of the objects that are open are in memory.
 
 use super::{McpMessage, NamingMethod};
-use countersign_identity::json::JsonObject;
-use serde_json::{Map, Value};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use std::{borrow::Cow, collections::HashSet, fmt};
 
 const JSONRPC_VERSION: &str = "2.0";
 
-/// The keys of a message that are read here.
-const MESSAGE_KEYS: [&str; 5] = ["jsonrpc", "method", "params", "result", "error"];
-
-/// The keys of `params` that are read here.
-const PARAMS_KEYS: [&str; 2] = ["name", "uri"];
+/// What is read of a message.
+const MESSAGE: Reader = Reader::object(&[
+    ("jsonrpc", Reader::TEXT),
+    ("method", Reader::TEXT),
+    ("params", Reader::object(&[("name", Reader::TEXT), ("uri", Reader::TEXT)])),
+    ("result", Reader::NOTHING),
+    ("error", Reader::NOTHING),
+]);
 
 /// A message that a client has sent.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,33 +31,23 @@ pub enum ReceivedMessage {
 impl ReceivedMessage {
     /// Parses a body. The error says why it is not exactly one message.
     pub fn parse(body: &[u8]) -> Result<Self, &'static str> {
-        let JsonObject { fields: message, duplicates } =
-            serde_json::from_slice(body).map_err(|_| "the body is not exactly one JSON object")?;
-        if !duplicates.is_empty() {
-            return Err("an object in the message has a key twice");
-        }
-        if has_respelled_key(&message, &MESSAGE_KEYS) {
-            return Err("a key of the message differs only in case from one of JSON-RPC");
-        }
-        if text(&message, "jsonrpc") != Some(JSONRPC_VERSION) {
+        let mut json = serde_json::Deserializer::from_slice(body);
+        let message = MESSAGE.deserialize(&mut json).and_then(|message| json.end().map(|()| message));
+        let message =
+            message.map_err(|_| "the body is not exactly one JSON value without repeated or respelled keys")?;
+        if message.text("jsonrpc") != Some(JSONRPC_VERSION) {
             return Err("the message is not JSON-RPC 2.0");
         }
-        let answers = message.contains_key("result") || message.contains_key("error");
-        match (message.contains_key("method"), answers) {
-            (false, true) => Ok(Self::Response),
-            (true, true) => Err("the message has a method, and a `result` or an `error`"),
-            (_, false) => Self::parse_call(&message),
+        let answers = message.field("result").is_some() || message.field("error").is_some();
+        match (message.field("method"), answers) {
+            (None, true) => Ok(Self::Response),
+            (Some(_), true) => Err("the message has a method, and a `result` or an `error`"),
+            (_, false) => {
+                let method = message.text("method").ok_or("the method of the MCP message is missing or not a text")?;
+                let name = NamingMethod::find(method).and_then(|it| message.field("params")?.text(it.parameter));
+                Ok(Self::Call { method: method.to_owned(), name: name.map(str::to_owned) })
+            }
         }
-    }
-
-    fn parse_call(message: &Map<String, Value>) -> Result<Self, &'static str> {
-        let method = text(message, "method").ok_or("the method of the MCP message is missing or not a text")?;
-        let params = message.get("params").and_then(Value::as_object);
-        if params.is_some_and(|params| has_respelled_key(params, &PARAMS_KEYS)) {
-            return Err("a parameter of the message differs only in case from `name` or `uri`");
-        }
-        let name = NamingMethod::find(method).and_then(|naming| text(params?, naming.parameter));
-        Ok(Self::Call { method: method.to_owned(), name: name.map(str::to_owned) })
     }
 
     pub fn as_message(&self) -> McpMessage<'_> {
@@ -64,19 +58,146 @@ impl ReceivedMessage {
     }
 }
 
-fn text<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a str> {
-    object.get(key)?.as_str()
+/// What was read of a JSON value.
+enum Json {
+    Text(String),
+    Object(Vec<(&'static str, Self)>),
+    /// Something else, or nothing was to be kept.
+    Other,
 }
 
-/// Whether a key has the letters of one of these, but not its case. Some parsers, such as Go's, would take it for this key.
-fn has_respelled_key(object: &Map<String, Value>, keys: &[&str]) -> bool {
-    object.keys().any(|key| !keys.contains(&key.as_str()) && keys.contains(&fold(key).as_str()))
+impl Json {
+    fn field(&self, key: &str) -> Option<&Self> {
+        match self {
+            Self::Object(fields) => fields.iter().find(|(name, _)| *name == key).map(|(_, value)| value),
+            Self::Text(_) | Self::Other => None,
+        }
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        match self.field(key)? {
+            Self::Text(text) => Some(text),
+            Self::Object(_) | Self::Other => None,
+        }
+    }
+}
+
+/// Reads a JSON value, and keeps what is wanted of it.
+#[derive(Clone, Copy)]
+struct Reader {
+    keeps_text: bool,
+    /// The keys of an object that are kept, with the readers of their values.
+    keys: &'static [(&'static str, Self)],
+}
+
+impl Reader {
+    const NOTHING: Self = Self { keeps_text: false, keys: &[] };
+    const TEXT: Self = Self { keeps_text: true, keys: &[] };
+
+    const fn object(keys: &'static [(&'static str, Self)]) -> Self {
+        Self { keeps_text: false, keys }
+    }
+
+    /// The entry for a key; `None` if its value is not kept. The error is for a key that some parsers would take for one that is kept:
+    /// Go's ignores case, and C's end a key at a zero byte.
+    fn entry(self, key: &str) -> Result<Option<(&'static str, Self)>, &'static str> {
+        let find = |key: &str| self.keys.iter().find(|(name, _)| *name == key).copied();
+        let found = find(key);
+        let is_respelled = || find(&fold(key)).is_some() || key.contains(char::is_control);
+        if found.is_none() && !self.keys.is_empty() && is_respelled() { Err("a respelled key") } else { Ok(found) }
+    }
 }
 
 /// Folds the case. Some letters outside ASCII have one in ASCII as their other case, such as `ſ`, whose upper case is `S`, and the Kelvin
 /// sign, whose lower case is `k`.
 fn fold(key: &str) -> String {
     key.to_uppercase().to_lowercase()
+}
+
+impl<'de> DeserializeSeed<'de> for Reader {
+    type Value = Json;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Json, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Reader {
+    type Value = Json;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Json, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Json, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Json, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Json, E> {
+        Ok(Json::Other)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(if self.keeps_text { Json::Text(text.to_owned()) } else { Json::Other })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
+        while items.next_element_seed(Self::NOTHING)?.is_some() {}
+        Ok(Json::Other)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Json, A::Error> {
+        let (mut keys, mut fields) = (HashSet::new(), Vec::new());
+        while let Some(key) = entries.next_key_seed(Key)? {
+            match self.entry(&key).map_err(A::Error::custom)? {
+                Some((name, reader)) => fields.push((name, entries.next_value_seed(reader)?)),
+                None => drop(entries.next_value_seed(Self::NOTHING)?),
+            }
+            if !keys.insert(key) {
+                return Err(A::Error::custom("a repeated key"));
+            }
+        }
+        Ok(Json::Object(fields))
+    }
+}
+
+/// Reads a key, which borrows from the body unless it has an escape.
+struct Key;
+
+impl<'de> DeserializeSeed<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Key {
+    type Value = Cow<'de, str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E>(self, key: &'de str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+
+    fn visit_str<E>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_owned()))
+    }
 }
 
 #[cfg(test)]
@@ -154,6 +275,8 @@ mod tests {
             ("params in another case", replaced("\"id\":1", r#""PARAMS":{"name":"b"}"#)),
             ("params with a long s", replaced("\"id\":1", r#""paramſ":{"name":"b"}"#)),
             ("a name in another case", replaced("\"name\"", r#""Name":"b","name""#)),
+            ("a method with a zero byte", replaced("\"id\":1", r#""method\u0000":"ping""#)),
+            ("a name with a zero byte", replaced("\"name\"", r#""name\u0000":"b","name""#)),
             ("a URI in another case", replaced("\"name\"", r#""URI":"b","name""#)),
             ("a method and a result", replaced("\"id\":1", r#""result":{}"#)),
             ("a method and an error", replaced("\"id\":1", r#""error":null"#)),

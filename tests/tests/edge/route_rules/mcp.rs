@@ -218,6 +218,30 @@ async fn chunked_message_is_read_to_its_end() {
     assert_eq!(upstream.received(), 1);
 }
 
+/// A route whose requests Envoy does not hold, as the manual describes it.
+const UNBUFFERED_ROUTE: &str = r#"
+                        - match: { prefix: /files }
+                          route: { cluster: service }
+                          typed_per_filter_config:
+                            envoy.filters.http.ext_authz:
+                              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute
+                              check_settings: { disable_request_body_buffering: true }
+"#;
+
+#[tokio::test]
+async fn other_routes_of_the_listener_take_larger_bodies() {
+    let fixture = Fixture::start(RULES).await;
+    let upstream = Upstream::start().await;
+    let token = fixture.token("reader", &["weather:read"]).await;
+    let text = replaced(include_str!("minimal.yaml"), "# <grpc_service>", "timeout: 5s");
+    let text = replaced(&text, "# <filter>", &settings_of_manual());
+    let text = replaced(&text, "routes:\n", &format!("routes:{UNBUFFERED_ROUTE}"));
+    let envoy = Envoy::start(&text, &fixture.sidecar.socket(), upstream.port).await;
+    let request = envoy.listener.request("POST", "/files/1").bearer_auth(&token).body(" ".repeat(3 << 19));
+    HttpResponse::send(request).await.expect(200);
+    assert_eq!(post(&envoy, &token, &[], call("get_weather")).await.status, 200);
+}
+
 #[tokio::test]
 async fn messages_are_refused_if_envoy_does_not_send_the_whole_body_as_bytes() {
     let fixture = Fixture::start(RULES).await;

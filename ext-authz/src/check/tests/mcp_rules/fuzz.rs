@@ -23,8 +23,8 @@ const TEXTS: [&str; 11] = [
 ];
 
 /// Keys that are read, and others that a parser could take for them.
-const KEYS: [&str; 11] =
-    ["jsonrpc", "id", "method", "params", "result", "error", "name", "uri", "Method", "paramſ", "NAME"];
+const KEYS: [&str; 12] =
+    ["jsonrpc", "id", "method", "params", "result", "error", "name", "uri", "Method", "paramſ", "NAME", "name\0"];
 
 /// A JSON value, with the fields of objects in their order, and perhaps twice.
 #[derive(Debug, Clone)]
@@ -147,7 +147,11 @@ enum Read {
 
 /// Reads a message; `None` if it is not valid.
 fn read(message: &Json) -> Option<Read> {
-    let is_ambiguous = message.has_key_twice() || ["Method", "paramſ"].iter().any(|key| message.field(key).is_some());
+    let has_one_of = |json: &Json, keys: &[&str]| keys.iter().any(|key| json.field(key).is_some());
+    let params = message.field("params");
+    let is_ambiguous = message.has_key_twice()
+        || has_one_of(message, &["Method", "paramſ", "name\0"])
+        || params.is_some_and(|params| has_one_of(params, &["NAME", "name\0"]));
     if is_ambiguous || message.text("jsonrpc") != Some("2.0") {
         return None;
     }
@@ -155,8 +159,7 @@ fn read(message: &Json) -> Option<Read> {
     if message.field("method").is_none() {
         return answers.then_some(Read::Response);
     }
-    let params = message.field("params");
-    if answers || params.is_some_and(|params| params.field("NAME").is_some()) {
+    if answers {
         return None;
     }
     let is_valid = |text: &&str| !text.is_empty() && !text.contains(char::is_control);

@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use std::{collections::BTreeMap, fmt};
 
 /// A JSON object, and its fields that are or contain duplicates.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct JsonObject {
     /// The fields. A duplicate name has its last value.
     pub fields: Map<String, Value>,
