@@ -126,14 +126,18 @@ impl<'a> NormalPath<'a> {
 
     /// `choice` has a bit for each segment with encoded slashes, from the first one: whether they are decoded.
     fn decoded_reading(&self, mut choice: u32) -> NormalPath<'static> {
-        let mut segments = Vec::new();
+        let mut path = String::with_capacity(self.0.len());
         for segment in self.segments() {
+            path.push('/');
             let is_encoded = segment.contains(ENCODED_SLASH);
-            let is_decoded = is_encoded && choice & 1 == 1;
-            segments.push(if is_decoded { segment.replace(ENCODED_SLASH, "/") } else { segment.to_owned() });
+            if is_encoded && choice & 1 == 1 {
+                path.push_str(&segment.replace(ENCODED_SLASH, "/"));
+            } else {
+                path.push_str(segment);
+            }
             choice >>= u32::from(is_encoded);
         }
-        NormalPath::of_segments(segments.iter().map(String::as_str))
+        NormalPath(path.into())
     }
 
     /// The segments of the path. The path `/` has none.
