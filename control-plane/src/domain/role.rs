@@ -114,7 +114,7 @@ mod tests {
         check_agent_limits(names.iter()).is_ok()
     }
 
-    /// The error for a first role with these permissions.
+    /// Why a service cannot have a role with these permissions as its only role; `None` if it can.
     fn refusal(permissions: &[String]) -> Option<IdentityTooLarge> {
         let permissions: Vec<_> = permissions.iter().map(|name| Permission::try_from(name.as_str()).unwrap()).collect();
         check_service_limits(&[], &permissions).err()

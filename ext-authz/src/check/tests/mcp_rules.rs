@@ -57,7 +57,7 @@ fn message(method: &str, params: &Value) -> String {
 }
 
 /// A call of a tool.
-fn tool(name: &str) -> String {
+fn call_tool(name: &str) -> String {
     message("tools/call", &json!({ "name": name }))
 }
 
@@ -73,25 +73,25 @@ fn only_one_whole_message_is_valid() {
     let named = |name: Value| message("tools/call", &json!({ "name": name }));
     let deep = (0..1000).fold(json!(1), |value, _| json!([value]));
     for (case, body, is_valid) in [
-        ("a call", tool("read_tool"), true),
-        ("white space around it", format!(" \n{}\r\n\t ", tool("read_tool")), true),
+        ("a call", call_tool("read_tool"), true),
+        ("white space around it", format!(" \n{}\r\n\t ", call_tool("read_tool")), true),
         (
             "a name that is nested elsewhere",
             message("tools/call", &json!({ "name": "read_tool", "_meta": { "name": "x" } })),
             true,
         ),
         ("a response", r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.to_owned(), true),
-        ("two messages", tool("read_tool").repeat(2), false),
+        ("two messages", call_tool("read_tool").repeat(2), false),
         (
             "two messages, far apart",
-            format!("{}{}{}", tool("read_tool"), " ".repeat(17_000), tool("admin_tool")),
+            format!("{}{}{}", call_tool("read_tool"), " ".repeat(17_000), call_tool("admin_tool")),
             false,
         ),
-        ("a batch", format!("[{}]", tool("read_tool")), false),
-        ("a part", tool("read_tool").trim_end_matches('}').to_owned(), false),
-        ("a repeated key", tool("read_tool").replace(r#""name""#, r#""name":"admin_tool","name""#), false),
-        ("another case", tool("read_tool").replace(r#""name""#, r#""Name":"admin_tool","name""#), false),
-        ("another version", tool("read_tool").replace("2.0", "1.0"), false),
+        ("a batch", format!("[{}]", call_tool("read_tool")), false),
+        ("a part", call_tool("read_tool").trim_end_matches('}').to_owned(), false),
+        ("a repeated key", call_tool("read_tool").replace(r#""name""#, r#""name":"admin_tool","name""#), false),
+        ("another case", call_tool("read_tool").replace(r#""name""#, r#""Name":"admin_tool","name""#), false),
+        ("another version", call_tool("read_tool").replace("2.0", "1.0"), false),
         ("no method", json!({ "jsonrpc": "2.0" }).to_string(), false),
         ("an empty method", message("", &json!({})), false),
         ("a control character in the method", message("a\u{85}", &json!({})), false),
@@ -100,7 +100,7 @@ fn only_one_whole_message_is_valid() {
         ("a zero byte in the name", named(json!("read_tool\0")), false),
         ("a name that is a list", named(json!(["read_tool"])), false),
         ("a name that is an object", named(json!({ "name": "read_tool" })), false),
-        ("a method and a result", tool("read_tool").replace(r#""id":1"#, r#""result":{}"#), false),
+        ("a method and a result", call_tool("read_tool").replace(r#""id":1"#, r#""result":{}"#), false),
         ("a depth of 1,000", message("tools/call", &json!({ "name": "read_tool", "arguments": deep })), false),
     ] {
         let expected = if is_valid { "" } else { "mcp_request_invalid" };
@@ -117,7 +117,7 @@ fn only_a_whole_body_as_bytes_counts() {
         headers.extend(value.map(|value| ("x-envoy-auth-partial-body".to_owned(), value.to_owned())));
     };
     let changed = |change: &dyn Fn(&mut CheckRequest)| {
-        let mut request = mcp_request("POST", &[], tool("read_tool"));
+        let mut request = mcp_request("POST", &[], call_tool("read_tool"));
         change(&mut request);
         reason(&authorizer, request)
     };
@@ -148,22 +148,22 @@ fn headers_must_agree_with_the_message() {
     let authorizer = mcp_authorizer(RULES);
     let list = || message("tools/list", &json!({}));
     for (headers, body, is_valid) in [
-        (&[("mcp-method", "tools/call"), ("mcp-name", "read_tool")][..], tool("read_tool"), true),
-        (&[("Mcp-Method", "tools/call")], tool("read_tool"), true),
-        (&[("mcp-name", "=?base64?cmVhZF90b29s?=")], tool("read_tool"), true),
-        (&[("mcp-name", "=?base64?w6l0w6k=?=")], tool("été"), true),
-        (&[("mcp-name", "=?base64?eA==?=")], tool("=?base64?eA==?="), false),
-        (&[("mcp-name", "=?base64?PT9iYXNlNjQ/ZUE9PT89?=")], tool("=?base64?eA==?="), true),
-        (&[("mcp-method", "tools/list")], tool("read_tool"), false),
-        (&[("mcp-method", "Tools/call")], tool("read_tool"), false),
-        (&[("mcp-method", "")], tool("read_tool"), false),
-        (&[("mcp-name", "admin_tool")], tool("read_tool"), false),
-        (&[("mcp-name", "=?base64?YWRtaW5fdG9vbA==?=")], tool("read_tool"), false),
-        (&[("mcp-name", "=?BASE64?cmVhZF90b29s?=")], tool("read_tool"), false),
-        (&[("mcp-name", "=?base64?cmVhZF90b29s")], tool("read_tool"), false),
-        (&[("mcp-name", "=?base64??=")], tool("read_tool"), false),
-        (&[("mcp-name", "read_tool,read_tool")], tool("read_tool"), false),
-        (&[("mcp-name", "read_tool"), ("Mcp-Name", "read_tool")], tool("read_tool"), false),
+        (&[("mcp-method", "tools/call"), ("mcp-name", "read_tool")][..], call_tool("read_tool"), true),
+        (&[("Mcp-Method", "tools/call")], call_tool("read_tool"), true),
+        (&[("mcp-name", "=?base64?cmVhZF90b29s?=")], call_tool("read_tool"), true),
+        (&[("mcp-name", "=?base64?w6l0w6k=?=")], call_tool("été"), true),
+        (&[("mcp-name", "=?base64?eA==?=")], call_tool("=?base64?eA==?="), false),
+        (&[("mcp-name", "=?base64?PT9iYXNlNjQ/ZUE9PT89?=")], call_tool("=?base64?eA==?="), true),
+        (&[("mcp-method", "tools/list")], call_tool("read_tool"), false),
+        (&[("mcp-method", "Tools/call")], call_tool("read_tool"), false),
+        (&[("mcp-method", "")], call_tool("read_tool"), false),
+        (&[("mcp-name", "admin_tool")], call_tool("read_tool"), false),
+        (&[("mcp-name", "=?base64?YWRtaW5fdG9vbA==?=")], call_tool("read_tool"), false),
+        (&[("mcp-name", "=?BASE64?cmVhZF90b29s?=")], call_tool("read_tool"), false),
+        (&[("mcp-name", "=?base64?cmVhZF90b29s")], call_tool("read_tool"), false),
+        (&[("mcp-name", "=?base64??=")], call_tool("read_tool"), false),
+        (&[("mcp-name", "read_tool,read_tool")], call_tool("read_tool"), false),
+        (&[("mcp-name", "read_tool"), ("Mcp-Name", "read_tool")], call_tool("read_tool"), false),
         (&[("mcp-method", "tools/list")], list(), true),
         (&[("mcp-name", "read_tool")], list(), false),
         (&[("mcp-name", "")], list(), false),
@@ -172,7 +172,7 @@ fn headers_must_agree_with_the_message() {
         assert_eq!(reason(&authorizer, mcp_request("POST", headers, body)), expected, "{headers:?}");
     }
     for repeated in ["mcp-method", "mcp-name"] {
-        let mut request = mcp_request("POST", &[], tool("read_tool"));
+        let mut request = mcp_request("POST", &[], call_tool("read_tool"));
         let http = http_of(&mut request);
         let value = if repeated == "mcp-name" { "read_tool" } else { "tools/call" };
         let bearer = http.headers.remove("authorization").unwrap();
@@ -214,7 +214,7 @@ fn message_is_json_in_utf_8_without_a_coding() {
         (&[("content-type", "application/json"), ("content-encoding", "identity, gzip")], false),
     ] {
         let expected = if is_valid { "" } else { "mcp_request_invalid" };
-        let request = mcp_request("POST", headers, tool("read_tool"));
+        let request = mcp_request("POST", headers, call_tool("read_tool"));
         assert_eq!(reason(&authorizer, request), expected, "{headers:?}");
     }
 }
@@ -240,7 +240,7 @@ fn session_requests_have_neither_message_nor_body() {
         ("OPTIONS", &[], false, false),
         ("", &[], false, false),
     ] {
-        let body = if has_message { tool("read_tool") } else { String::new() };
+        let body = if has_message { call_tool("read_tool") } else { String::new() };
         let expected = if is_valid { "" } else { "mcp_request_invalid" };
         assert_eq!(reason(&authorizer, mcp_request(method, headers, body)), expected, "{method} {headers:?}");
     }
@@ -250,8 +250,8 @@ fn session_requests_have_neither_message_nor_body() {
 fn rule_itself_still_applies() {
     let authorizer = mcp_authorizer(&RULES.replace("name = \"mcp\"", "name = \"mcp\"\nrequire_roles = \"auditor\""));
     assert_eq!(reason(&authorizer, mcp_request("GET", &[], "")), "role_missing");
-    assert_eq!(reason(&authorizer, mcp_request("POST", &[], tool("open_tool"))), "role_missing");
-    let mut without_token = mcp_request("POST", &[], tool("read_tool"));
+    assert_eq!(reason(&authorizer, mcp_request("POST", &[], call_tool("open_tool"))), "role_missing");
+    let mut without_token = mcp_request("POST", &[], call_tool("read_tool"));
     http_of(&mut without_token).headers.remove("authorization");
     assert_eq!(reason(&authorizer, without_token), "token_missing");
 }
@@ -270,12 +270,12 @@ fn refusals_name_the_rule_and_have_no_challenge() {
 #[test]
 fn dry_run_allows_refused_messages_without_identity() {
     let authorizer = mcp_authorizer(&RULES.replace("name = \"mcp\"", "name = \"mcp\"\ndry_run = true"));
-    for body in [String::new(), tool("unknown"), tool("admin_tool")] {
+    for body in [String::new(), call_tool("unknown"), call_tool("admin_tool")] {
         let ok_response = expect_allowed(check(&authorizer, mcp_request("POST", &[], body)));
         assert!(ok_response.headers.is_empty());
         assert_eq!(ok_response.headers_to_remove, ["authorization"]);
     }
-    let allowed = expect_allowed(check(&authorizer, mcp_request("POST", &[], tool("read_tool"))));
+    let allowed = expect_allowed(check(&authorizer, mcp_request("POST", &[], call_tool("read_tool"))));
     assert_eq!(allowed.headers.len(), 7);
 }
 
@@ -287,7 +287,7 @@ fn explanation_describes_the_message() {
         let answer = explanation.questions.iter().find(|it| it.question == question).unwrap();
         format!("{} {}", answer.answer, answer.detail)
     };
-    let call = |name| mcp_request("POST", &[], tool(name));
+    let call = |name| mcp_request("POST", &[], call_tool(name));
     assert_eq!(
         answer(&call("admin_tool"), "rule"),
         "ok `mcp`, line 2 of the rules file; require_permissions = admin; MCP: tools/call admin_tool"

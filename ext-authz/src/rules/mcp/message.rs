@@ -11,10 +11,10 @@ use std::{borrow::Cow, collections::HashSet, fmt};
 const JSONRPC_VERSION: &str = "2.0";
 
 /// What is read of a message.
-const MESSAGE: Reader = Reader::object(&[
+const MESSAGE: Reader = Reader::object_with(&[
     ("jsonrpc", Reader::TEXT),
     ("method", Reader::TEXT),
-    ("params", Reader::object(&[("name", Reader::TEXT), ("uri", Reader::TEXT)])),
+    ("params", Reader::object_with(&[("name", Reader::TEXT), ("uri", Reader::TEXT)])),
     ("result", Reader::NOTHING),
     ("error", Reader::NOTHING),
 ]);
@@ -94,7 +94,8 @@ impl Reader {
     const NOTHING: Self = Self { keeps_text: false, keys: &[] };
     const TEXT: Self = Self { keeps_text: true, keys: &[] };
 
-    const fn object(keys: &'static [(&'static str, Self)]) -> Self {
+    /// Keeps the values of these keys of an object.
+    const fn object_with(keys: &'static [(&'static str, Self)]) -> Self {
         Self { keeps_text: false, keys }
     }
 

@@ -203,7 +203,7 @@ proptest! {
 
     /// A body that differs from a valid one in a few bytes never causes a panic, and is read as by a general parser, or refused.
     #[test]
-    fn mutated_bodies_are_read_as_by_a_general_parser(body in mutated_bytes(tool("read_tool").as_bytes())) {
+    fn mutated_bodies_are_read_as_by_a_general_parser(body in mutated_bytes(call_tool("read_tool").as_bytes())) {
         let verdict = reason(&MCP_AUTHORIZER, mcp_request("POST", &[], body.clone()));
         if verdict != "mcp_request_invalid" {
             let parsed: Value = serde_json::from_slice(&body).unwrap();
@@ -216,7 +216,7 @@ proptest! {
     /// If Envoy's definition can decode some bytes, they get the same response as the canonical encoding of the decoded request.
     #[test]
     fn mutated_messages_are_decoded_as_by_the_definition_of_envoy(
-        bytes in mutated_bytes(&mcp_request("POST", &[("mcp-name", "read_tool")], tool("read_tool")).encode_to_vec()),
+        bytes in mutated_bytes(&mcp_request("POST", &[("mcp-name", "read_tool")], call_tool("read_tool")).encode_to_vec()),
     ) {
         if let Ok(request) = CheckRequest::decode(&bytes[..]) {
             check_decoded(&MCP_AUTHORIZER, &bytes, request)?;

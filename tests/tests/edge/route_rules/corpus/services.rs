@@ -45,7 +45,8 @@ pub enum Model {
     /// A service that splits the path into segments before it decodes them, so that an encoded slash is a character of its segment.
     /// Go (`net/http.ServeMux`) and Express do this.
     Segments,
-    /// A service that selects a handler by the first segment as it was sent, and decodes the rest before that handler splits it.
+    /// A service with a handler for each first segment, which it does not decode. The handler decodes the rest of the path, and then splits
+    /// it.
     Mounted,
 }
 
