@@ -34,6 +34,7 @@ HELM_DOCS=v1.14.2
 KUBE_SCORE=v1.20.0
 KUBERNETES=v1.36.1
 GATEWAY_API=v1.6.1
+COREDNS=v1.14.7
 PROMETHEUS_OPERATOR=v0.85.0
 PROMETHEUS=v0.316.0 # the Go module of Prometheus 3.16.0
 CERT_MANAGER=v1.21.2
@@ -55,7 +56,13 @@ main() {
     bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy && install_hydra ;;
     deny) install_cargo_deny ;;
     charts) install_chart_tools ;;
-    kubernetes) install_kube_apiserver; install_prometheus_operator; install_kubernetes_prometheus; install_etcd; install_resource_definitions ;;
+    kubernetes) install_kubernetes kube-apiserver; install_prometheus_operator; install_kubernetes_prometheus; install_etcd; install_resource_definitions ;;
+    cluster)
+        install_chart_tools
+        install_kubernetes kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
+        install_etcd
+        install_node_tools
+        ;;
     sbom) install_cargo_cyclonedx ;;
     image) install_image_tools ;;
     docs) install_mdbook ;;
@@ -383,21 +390,42 @@ module_folder() {
     echo "$folder"
 }
 
-# In the module of Kubernetes, the modules k8s.io/... are folders that the module proxy does not have. They are published as modules of
-# their own, whose versions begin with 0.
-install_kube_apiserver() {
-    [ ! -x "$tools/kubernetes/kube-apiserver" ] || return 0
-    command -v go >/dev/null || fail "Go is missing, with which kube-apiserver is built: apt-get install -y golang, or https://go.dev/dl"
-    echo "building kube-apiserver $KUBERNETES (only the first time; takes about five minutes)"
-    local names=k8s.io/component-base/version minor source
-    source=$(module_folder k8s.io/kubernetes "$KUBERNETES")
+# install_kubernetes PROGRAM...: builds programs of Kubernetes. In its module, the modules k8s.io/... are folders that the module proxy
+# does not have. They are published as modules of their own, whose versions begin with 0.
+install_kubernetes() {
+    local names=k8s.io/component-base/version minor name source
     minor=$(cut -d . -f 2 <<<"$KUBERNETES")
-    {
-        grep '^go ' "$source/go.mod"
-        echo "require k8s.io/kubernetes $KUBERNETES"
-        sed -n "s|^\t\(k8s.io/[^ ]*\) => ./staging.*|replace \1 => \1 v0.${KUBERNETES#v1.}|p" "$source/go.mod"
-    } | build_in_module k8s.io/kubernetes/cmd/kube-apiserver "$tools/kubernetes/kube-apiserver" \
-        "-X $names.gitVersion=$KUBERNETES -X $names.gitMajor=1 -X $names.gitMinor=$minor"
+    for name in "$@"; do
+        [ ! -x "$tools/kubernetes/$name" ] || continue
+        command -v go >/dev/null || fail "Go is missing, with which $name is built: apt-get install -y golang, or https://go.dev/dl"
+        echo "building $name $KUBERNETES (only the first time; the first of these programs takes about five minutes, the others one)"
+        source=$(module_folder k8s.io/kubernetes "$KUBERNETES")
+        {
+            grep '^go ' "$source/go.mod"
+            echo "require k8s.io/kubernetes $KUBERNETES"
+            sed -n "s|^\t\(k8s.io/[^ ]*\) => ./staging.*|replace \1 => \1 v0.${KUBERNETES#v1.}|p" "$source/go.mod"
+        } | build_in_module "k8s.io/kubernetes/cmd/$name" "$tools/kubernetes/$name" \
+            "-X $names.gitVersion=$KUBERNETES -X $names.gitMajor=1 -X $names.gitMinor=$minor"
+    done
+}
+
+# The programs of a node besides those of Kubernetes. The pause program keeps the namespaces of a pod. The installation of the packages
+# of containerd and buildah would start a server.
+install_node_tools() {
+    local source
+    find_or_install iptables find_iptables true "iptables conntrack" "apt-get install -y iptables conntrack" >/dev/null
+    [ -x "$tools/node/usr/bin/containerd" ] || extract node containerd runc containernetworking-plugins ||
+        fail "containerd is missing: it is extracted from Debian packages, which needs apt-get and dpkg-deb"
+    if [ ! -x "$tools/kubernetes/pause" ]; then
+        source=$(module_folder k8s.io/kubernetes "$KUBERNETES")
+        gcc -Os -static -DVERSION="$KUBERNETES" -o "$tools/kubernetes/pause" "$source/build/pause/linux/pause.c"
+    fi
+    [ -x "$tools/kubernetes/coredns" ] || { echo "building CoreDNS $COREDNS (only the first time; takes a few minutes)" &&
+        GOBIN="$tools/kubernetes" CGO_ENABLED=0 go install -ldflags "-s -w" "github.com/coredns/coredns@$COREDNS"; }
+}
+
+find_iptables() {
+    command -v conntrack >/dev/null && command -v iptables || true
 }
 
 # The module of the operator replaces two modules by folders that the module proxy does not have. A module that requires it ignores the

@@ -18,12 +18,15 @@ from render import HELM, REPOSITORY, ChartError, helm_environment
 TOOLS = REPOSITORY / ".tools/kubernetes"
 ETCD, ETCD_PEER, API = 23790, 23791, 16443
 TOKEN = "charts-live"
+# The issuer of kubeadm and most distributions.
+ISSUER = "https://kubernetes.default.svc.cluster.local"
 
 
 class ApiServer:
     """A running API server, and its administrator."""
 
     def __init__(self, directory: Path, address: str):
+        self.directory = directory
         self.url = f"https://{address}:{API}"
         self.kubeconfig = directory / "kubeconfig"
         cluster = {"server": self.url, "insecure-skip-tls-verify": True}
@@ -74,8 +77,9 @@ class ApiServer:
 
 
 @contextlib.contextmanager
-def api_server(address: str = "127.0.0.1") -> Iterator[ApiServer]:
-    """Starts etcd and the API server with the definitions of the resources of other projects, and stops them at the end."""
+def api_server(address: str = "127.0.0.1", has_controllers: bool = False) -> Iterator[ApiServer]:
+    """Starts etcd and the API server with the definitions of the resources of other projects, if they were fetched, and stops both
+    servers at the end. Without controllers, no service account exists, so pods must need none."""
     with tempfile.TemporaryDirectory(prefix="countersign-kubernetes-") as name, contextlib.ExitStack() as stack:
         directory = Path(name)
         (directory / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
@@ -86,8 +90,8 @@ def api_server(address: str = "127.0.0.1") -> Iterator[ApiServer]:
         server = start(stack, directory / "api.log", "kube-apiserver", f"--etcd-servers={urls[0]}", f"--secure-port={API}",
                        f"--bind-address={address}", f"--cert-dir={directory}/certificates", "--authorization-mode=RBAC",
                        f"--token-auth-file={directory}/tokens.csv", "--service-cluster-ip-range=10.0.0.0/24,fd00::/120",
-                       "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-key-file={directory}/key.pem",
-                       f"--service-account-signing-key-file={directory}/key.pem", "--disable-admission-plugins=ServiceAccount")
+                       f"--service-account-issuer={ISSUER}", f"--service-account-key-file={directory}/key.pem",
+                       f"--service-account-signing-key-file={directory}/key.pem", "--disable-admission-plugins=" + ("" if has_controllers else "ServiceAccount"))
         api = ApiServer(directory, address)
         while not api.is_ready():
             if server.poll() is not None:

@@ -1,18 +1,41 @@
-"""The values in docs/run/kubernetes.md: each YAML block is a file of values of the chart `countersign`."""
+"""The values and the commands in docs/run/kubernetes.md: each YAML block is a file of values of the chart `countersign`."""
 
 import re
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from render import REPOSITORY, ChartError, Release, pod_templates
 
 PAGE = REPOSITORY / "docs/run/kubernetes.md"
-BLOCK = re.compile(r"^```yaml\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^```(\S+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+# A heading stands outside of a block, where a line that begins with `#` is a comment.
+PART = re.compile(r"^```.*?^```$|^#+ (?P<title>[^\n]*)$", re.DOTALL | re.MULTILINE)
 CREATED = re.compile(r"create (?:secret \w+|configmap) ([-\w]+)")
 
 
+@dataclass(frozen=True)
+class Block:
+    """A block of the page. Its kind is what follows the fence, such as `sh` or `yaml`."""
+
+    title: str
+    kind: str
+    text: str
+
+
+def all_blocks() -> list[Block]:
+    """The blocks of the page, each with the heading above it."""
+    title, found = "", []
+    for part in PART.finditer(PAGE.read_text()):
+        if part["title"]:
+            title = part["title"]
+        elif fence := FENCE.match(part[0]):
+            found.append(Block(title, fence[1], fence[2]))
+    return found
+
+
 def blocks() -> list[str]:
-    found = BLOCK.findall(PAGE.read_text())
+    found = [it.text for it in all_blocks() if it.kind == "yaml"]
     if not found:
         raise ChartError(f"{PAGE} has no values")
     return found

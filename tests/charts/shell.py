@@ -1,0 +1,65 @@
+"""Runs the commands of docs/run/kubernetes.md as a reader does, in one shell: variables and files stay from block to block."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import page
+from render import REPOSITORY, ChartError
+
+SECONDS = 600
+
+
+class Shell:
+    """A shell in a folder that has the charts, as a checkout does."""
+
+    def __init__(self, folder: Path):
+        self.folder, self.state, self.output = folder / "checkout", folder / "variables", folder / "output"
+        self.folder.mkdir()
+        self.state.touch()
+        for name in ("charts", "examples"):
+            (self.folder / name).symlink_to(REPOSITORY / name)
+        self.background: list[subprocess.Popen] = []
+        self.done: set[page.Block] = set()
+
+    def follow(self, title: str, part: str = "") -> str:
+        """Runs the commands below a heading of the page, or the block that contains `part`. Writes its values to `values.yaml`."""
+        chosen = [it for it in page.all_blocks() if it.title == title and part in it.text]
+        if not chosen:
+            raise ChartError(f"{page.PAGE}: no block below {title!r} contains {part!r}")
+        output = ""
+        for block in chosen:
+            self.done.add(block)
+            if block.kind == "yaml":
+                (self.folder / "values.yaml").write_text(block.text)
+            elif block.kind == "sh,background":
+                self.start(block.text)
+            elif block.kind == "sh":
+                output += self.run(block.text)
+        return output
+
+    def run(self, commands: str) -> str:
+        """Runs commands, each of which must succeed, and returns what they print."""
+        status, output = self.attempt(commands)
+        if status != 0:
+            raise ChartError(f"failed with {status}:\n{commands}\n---- its output\n{output}")
+        return output
+
+    def attempt(self, commands: str) -> tuple[int, str]:
+        # A command that runs on in the background keeps this file, and not a pipe whose end we would wait for.
+        with open(self.output, "wb") as file:
+            script = f"set -euo pipefail\n. {self.state}\nset -a\n{commands}\nset +a\nexport -p >{self.state}\n"
+            status = subprocess.run(["bash", "-c", script], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file,
+                                    stderr=subprocess.STDOUT, timeout=SECONDS, check=False).returncode
+        return status, self.output.read_text(errors="replace")
+
+    def start(self, commands: str) -> None:
+        """Runs commands in the background, until this program ends."""
+        with open(os.devnull, "wb") as null:
+            command = ["bash", "-c", f". {self.state}\n{commands}"]
+            self.background.append(subprocess.Popen(command, cwd=self.folder, stdout=null, stderr=null))
+
+    def left_out(self) -> list[str]:
+        """The commands of the page that did not run, although nothing on the page says so."""
+        commands = [it for it in page.all_blocks() if it.kind in ("sh", "sh,background")]
+        return [f"{it.title}: {it.text.splitlines()[0]}" for it in commands if it not in self.done]
