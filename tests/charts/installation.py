@@ -56,31 +56,49 @@ def check_sidecar(cluster: Cluster, control_plane: Server) -> None:
     cluster.apply([secret("owner", {"human-token": token})])
     service, key = Owner(cluster).create_service("Shop")
     cluster.apply([secret("guarded", {"keys": key})])
-    sidecar = Release(
-        "countersign-ext-authz",
-        name="countersign-ext-authz",
-        settings=[
-            "syncUrls=https://countersign.identity.svc:8444",
-            "keys.existingSecret=guarded",
-            "ca.existingConfigMap=countersign-ca",
-            "tests.controlPlaneUrl=https://countersign.identity.svc:8443",
-            "tests.existingSecret=owner",
-            f"tests.serviceId={service}",
-            "copy.enabled=true",
-        ],
-    )
-    cluster.apply(sidecar.render())
+    settings = [
+        "syncUrls=https://countersign.identity.svc:8444",
+        "keys.existingSecret=guarded",
+        "ca.existingConfigMap=countersign-ca",
+        "tls.existingSecret=countersign-check-tls",
+        "tls.ca.existingConfigMap=countersign-ca",
+        "tests.controlPlaneUrl=https://countersign.identity.svc:8443",
+        "tests.existingSecret=owner",
+        f"tests.serviceId={service}",
+        "copy.enabled=true",
+    ]
+    objects = render_sidecar(settings)
+    test_without_certificate = find(objects, "Pod")
+    cluster.apply(objects)
     with Server(cluster, "countersign-ext-authz", find(cluster.objects, "Deployment")) as server:
         say("sidecar: ready")
         run_helm_test(cluster, "countersign-ext-authz-test")
         server.stop()
         say("sidecar: stopped by SIGTERM")
-    try:
+    require_failure(cluster, test_without_certificate, "without a sidecar")
+    # The certificate of the control plane has the CA of the trial, too. Here it is that of a client.
+    mutual = ["tls.clientCa.existingConfigMap=countersign-ca", "tests.clientCertificate.existingSecret=countersign-tls"]
+    cluster.apply(render_sidecar(settings + mutual))
+    with Server(cluster, "countersign-ext-authz", find(cluster.objects, "Deployment")):
+        say("sidecar: ready, with mutual TLS")
         run_helm_test(cluster, "countersign-ext-authz-test")
-    except PodFailed:
-        say("helm test: fails without a sidecar")
+        require_failure(cluster, test_without_certificate, "without a certificate of the client")
+
+
+def render_sidecar(settings: list[str]) -> list[dict]:
+    return Release("countersign-ext-authz", name="countersign-ext-authz", settings=settings).render()
+
+
+def require_failure(cluster: Cluster, pod: dict, case: str) -> None:
+    """Runs the pod of `helm test`, which must fail."""
+    try:
+        run_to_completion(cluster, "countersign-ext-authz-test", pod)
+    except PodFailed as error:
+        if "/check exited" not in str(error):
+            raise
+        say(f"helm test: fails {case}")
     else:
-        raise PodFailed("the test succeeded although no sidecar runs")
+        raise PodFailed(f"the test succeeded {case}")
 
 
 def check_apply(cluster: Cluster) -> None:
@@ -90,8 +108,8 @@ def check_apply(cluster: Cluster) -> None:
         yaml.safe_dump(values, file)
         file.flush()
         objects = Release("countersign", values=[Path(file.name)]).render()
-    # An upgrade keeps the certificate, which rendering without a cluster makes anew.
-    kept = ("countersign-tls", "countersign-ca")
+    # An upgrade keeps the certificates, which rendering without a cluster makes anew.
+    kept = ("countersign-tls", "countersign-check-tls", "countersign-ca")
     cluster.apply([it for it in objects if it["metadata"]["name"] not in kept])
     job = find(cluster.objects, "Job", "countersign-apply")["spec"]["template"]
     for expected in ("Plan: 3 to create, 0 to change.", "Plan: 0 to create, 0 to change."):

@@ -88,6 +88,8 @@ class Upgrade:
         return token
 
     def install_sidecars(self) -> None:
+        authority = find(self.cluster.objects, "ConfigMap", "countersign-ca")["data"]["ca.crt"]
+        authority_path(self.directory).write_text(authority)
         self.render_sidecars("old")
         for _ in range(self.workload()["spec"]["replicas"]):
             self.add_sidecar()
@@ -97,6 +99,7 @@ class Upgrade:
             "syncUrls": f"https://{HOST}:8444",
             "keys": {"existingSecret": "guarded"},
             "ca": {"existingConfigMap": "countersign-ca"},
+            "tls": {"existingSecret": "countersign-check-tls"},
         }
         self.cluster.apply(render("countersign-ext-authz", values, version))
 
@@ -117,6 +120,11 @@ class Upgrade:
         self.render_sidecars("new")
         require_surge(self.workload())
         replace_one_by_one(self.sidecars, self.add_sidecar, self.remove_sidecar)
+
+
+def authority_path(directory: Path) -> Path:
+    """The file with the CA that Envoy trusts."""
+    return directory / "ca.pem"
 
 
 def write_endpoints(directory: Path, sidecars: list[Server]) -> None:
@@ -197,6 +205,16 @@ def envoy_config(directory: Path) -> dict:
         "address": {"socket_address": {"address": "127.0.0.1", "port_value": ENVOY_PORT}},
         "filter_chains": [{"filters": [{"name": "http", "typed_config": manager}]}],
     }
+    sidecar = "countersign-ext-authz.identity.svc.cluster.local"
+    validation = {
+        "trusted_ca": {"filename": str(authority_path(directory))},
+        "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": sidecar}}],
+    }
+    tls = {
+        "@type": f"{api}.transport_sockets.tls.v3.UpstreamTlsContext",
+        "sni": sidecar,
+        "common_tls_context": {"validation_context": validation},
+    }
     cluster = {
         "name": "countersign",
         "type": "EDS",
@@ -205,6 +223,7 @@ def envoy_config(directory: Path) -> dict:
             "eds_config": {"resource_api_version": "V3", "path_config_source": {"path": str(directory / "endpoints.json")}}
         },
         "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": http2},
+        "transport_socket": {"name": "envoy.transport_sockets.tls", "typed_config": tls},
     }
     return {
         "node": {"id": "upgrade", "cluster": "upgrade"},

@@ -5,7 +5,8 @@ database: {type: postgresql, existingSecret: db}
 masterKey: {existingSecret: key}
 settings: {humans: {issuers: {corp: {issuer: "https://login.example.com", audience: countersign}}}}
 """
-SIDECAR = "syncUrls: https://countersign.identity.svc:8444\nkeys: {existingSecret: keys}\n"
+SIDECAR_WITHOUT_TLS = "syncUrls: https://countersign.identity.svc:8444\nkeys: {existingSecret: keys}\n"
+SIDECAR = SIDECAR_WITHOUT_TLS + "tls: {existingSecret: certificate}\n"
 
 WRONG_VALUES = {
     "countersign": [
@@ -73,9 +74,27 @@ WRONG_VALUES = {
         ("{}", "syncUrls is required"),
         ("syncUrls: https://a:1", "keys.existingSecret is required"),
         (SIDECAR + "kind: DaemonSet\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
-        (SIDECAR + "kind: Sidecar\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
-        (SIDECAR + "kind: Sidecar\npodMonitor: {enabled: true}", "set podMonitor.enabled to false"),
-        (SIDECAR + "kind: Sidecar\nnetworkPolicy: {enabled: true}", "set networkPolicy.enabled to false"),
+        (SIDECAR_WITHOUT_TLS, "a choice is required"),
+        (SIDECAR_WITHOUT_TLS + "kind: DaemonSet", "set tls.mode to mesh"),
+        (SIDECAR_WITHOUT_TLS + "tls: {clientCa: {existingSecret: a}}", "a choice is required"),
+        (SIDECAR_WITHOUT_TLS + "tls: {mode: off}", "/tls/mode"),
+        (SIDECAR_WITHOUT_TLS + "tls: {mode: insecure, existingSecret: a}", "set tls.mode to serve"),
+        (SIDECAR_WITHOUT_TLS + "tls: {mode: mesh, clientCa: {existingSecret: a}}", "set tls.mode to serve"),
+        (SIDECAR_WITHOUT_TLS + "tls: {existingSecret: a, certManager: {enabled: true}}", "set one of them"),
+        (SIDECAR_WITHOUT_TLS + "tls: {certManager: {enabled: true}}", "set tls.certManager.issuerRef.name"),
+        (SIDECAR_WITHOUT_TLS + "tls: {existingSecret: a, clientCa: {existingSecret: a, existingConfigMap: b}}", "tls.clientCa.existingSecret"),
+        (SIDECAR_WITHOUT_TLS + "kind: Sidecar\ntls: {existingSecret: a}", "remove tls"),
+        (SIDECAR_WITHOUT_TLS + "kind: DaemonSet\ndaemonSet: {listen: socket}\ntls: {mode: insecure}", "remove tls"),
+        (
+            SIDECAR_WITHOUT_TLS + "tls: {existingSecret: a, clientCa: {existingSecret: b}}\ntests: {controlPlaneUrl: https://a}",
+            "set tests.clientCertificate.existingSecret",
+        ),
+        (SIDECAR + "tests: {clientCertificate: {existingSecret: a}}", "set tls.clientCa"),
+        (SIDECAR + "settings: {tls: {mode: insecure}}", "settings.tls is not allowed"),
+        (SIDECAR + "extraEnv: [{name: COUNTERSIGN_TLS__MODE, value: insecure}]", "set tls"),
+        (SIDECAR_WITHOUT_TLS + "kind: Sidecar\nautoscaling: {enabled: true}", "set autoscaling.enabled to false"),
+        (SIDECAR_WITHOUT_TLS + "kind: Sidecar\npodMonitor: {enabled: true}", "set podMonitor.enabled to false"),
+        (SIDECAR_WITHOUT_TLS + "kind: Sidecar\nnetworkPolicy: {enabled: true}", "set networkPolicy.enabled to false"),
         (SIDECAR + "networkPolicy: {enabled: true}\nserviceMonitor: {enabled: true}", "set networkPolicy.metricsFrom"),
         (SIDECAR + "ca: {existingSecret: a, existingConfigMap: b}", "ca.existingSecret"),
         (SIDECAR + "tests: {ca: {existingSecret: a, existingConfigMap: b}}", "tests.ca.existingSecret"),
@@ -87,7 +106,7 @@ WRONG_VALUES = {
         (SIDECAR + "kind: StatefulSet", "kind"),
         (SIDECAR + "settings: {sync: {keys: [a]}}", "settings.sync.keys is not allowed"),
         (SIDECAR + "extraEnv: [{name: COUNTERSIGN_SYNC__KEYS_FILE, value: /a}]", "set keys"),
-        (SIDECAR + "kind: Sidecar\ntests: {controlPlaneUrl: https://a}", "set tests.controlPlaneUrl to an empty text"),
+        (SIDECAR_WITHOUT_TLS + "kind: Sidecar\ntests: {controlPlaneUrl: https://a}", "set tests.controlPlaneUrl to an empty text"),
         (SIDECAR + "settings: {rules: {file: a}}", "set rules"),
         (SIDECAR + "daemonSet: {hostPath: run}", "hostPath"),
         (SIDECAR + "resource: {}", "resource"),

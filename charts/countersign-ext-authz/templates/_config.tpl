@@ -12,9 +12,12 @@
 {{- $address := ternary "unix:/run/countersign/authz.sock" (include "countersign.listenAddress" (list . 9191)) (eq (include "countersign-ext-authz.usesSocket" .) "true") }}
 {{- /* The admin port does not listen on loopback, because the kubelet and Prometheus connect from outside the pod. */}}
 {{- $_ := set $settings "listen" (dict "grpc" $address "admin" (include "countersign.listenAddress" (list . 9092))) }}
-{{- /* A port that other pods can reach needs a word about its clear text, unless the settings have a certificate. */}}
-{{- if not (or (include "countersign-ext-authz.usesSocket" .) $settings.tls) }}
-{{- $_ := set $settings "tls" (dict "mode" "insecure") }}
+{{- if eq (include "countersign-ext-authz.servesTls" .) "true" }}
+{{- $files := dict "certificate" "/tls/tls.crt" "private_key" "/tls/tls.key" }}
+{{- $clients := ternary (dict "client_ca" "/client-ca/ca.crt") dict (eq (include "countersign.hasCa" .Values.tls.clientCa) "true") }}
+{{- $_ := set $settings "tls" (merge $files $clients) }}
+{{- else if not (include "countersign-ext-authz.usesSocket" .) }}
+{{- $_ := set $settings "tls" (dict "mode" .Values.tls.mode) }}
 {{- end }}
 {{- if .Values.rules }}
 {{- $_ := set $settings "rules" (dict "file" "/rules/rules.toml") }}

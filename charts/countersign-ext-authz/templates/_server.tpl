@@ -77,6 +77,12 @@ volumeMounts:
   {{- if include "countersign.hasCa" .Values.ca }}
   - { name: countersign-ca, mountPath: /ca, readOnly: true }
   {{- end }}
+  {{- if include "countersign-ext-authz.servesTls" . }}
+  - { name: countersign-tls, mountPath: /tls, readOnly: true }
+  {{- end }}
+  {{- if include "countersign.hasCa" .Values.tls.clientCa }}
+  - { name: countersign-client-ca, mountPath: /client-ca, readOnly: true }
+  {{- end }}
   {{- if include "countersign-ext-authz.usesSocket" . }}
   - { name: countersign-socket, mountPath: /run/countersign }
   {{- end }}
@@ -103,6 +109,12 @@ volumeMounts:
 {{- end }}
 {{- if include "countersign.hasCa" .Values.ca }}
 {{ include "countersign.caVolume" (list "countersign-ca" .Values.ca) }}
+{{- end }}
+{{- if include "countersign-ext-authz.servesTls" . }}
+{{ include "countersign.tlsVolume" (list "countersign-tls" (include "countersign-ext-authz.tlsSecretName" .)) }}
+{{- end }}
+{{- if include "countersign.hasCa" .Values.tls.clientCa }}
+{{ include "countersign.caVolume" (list "countersign-client-ca" .Values.tls.clientCa) }}
 {{- end }}
 {{- with .Values.extraVolumes }}
 {{ toYaml . }}

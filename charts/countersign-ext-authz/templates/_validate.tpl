@@ -2,6 +2,7 @@
 {{- define "countersign-ext-authz.validate" -}}
 {{- include "countersign.checkSettings" (list . (dict
   "listen" "set listenAddress. The ports of the pods are fixed, and service.port is that of the Service"
+  "tls" "set tls"
   "rules" "set rules"
   "sync.urls" "set syncUrls"
   "sync.ca" "set ca"
@@ -29,6 +30,7 @@
   {{- end }}
   {{- end }}
 {{- end }}
+{{- include "countersign-ext-authz.checkTls" . }}
 {{- include "countersign.checkMetricsFrom" . }}
 {{- include "countersign.checkMetadata" . }}
 {{- include "countersign.checkIpFamilies" (list . "service") }}

@@ -55,11 +55,7 @@ spec:
   volumes:
     - name: config
       configMap: { name: {{ include "countersign.fullname" . }} }
-    - name: tls
-      secret:
-        secretName: {{ include "countersign.tlsSecretName" . }}
-        defaultMode: 0440
-        items: [{ key: tls.crt, path: tls.crt }, { key: tls.key, path: tls.key }]
+    {{- include "countersign.tlsVolume" (list "tls" (include "countersign.tlsSecretName" .)) | nindent 4 }}
     {{- if not (include "countersign.usesSqlite" .) }}
     # With PostgreSQL, the process keeps nothing in this directory.
     - name: data

@@ -104,6 +104,15 @@ ipFamilies: {{- toYaml . | nindent 2 }}
   {{- end }}
 {{- end }}
 
+{{/* The volume with the certificate and the private key of a Secret: (list VOLUME SECRET). */}}
+{{- define "countersign.tlsVolume" -}}
+- name: {{ index . 0 }}
+  secret:
+    secretName: {{ index . 1 }}
+    defaultMode: 0440
+    items: [{ key: tls.crt, path: tls.crt }, { key: tls.key, path: tls.key }]
+{{- end }}
+
 {{- define "countersign.hasCa" -}}
 {{- if or .existingSecret .existingConfigMap }}true{{ end -}}
 {{- end }}
