@@ -77,9 +77,9 @@ class ApiServer:
 
 
 @contextlib.contextmanager
-def api_server(address: str = "127.0.0.1", has_controllers: bool = False) -> Iterator[ApiServer]:
+def api_server(address: str = "127.0.0.1", admission: str = "--disable-admission-plugins=ServiceAccount") -> Iterator[ApiServer]:
     """Starts etcd and the API server with the definitions of the resources of other projects, if they were fetched, and stops both
-    servers at the end. Without controllers, no service account exists, so pods must need none."""
+    servers at the end. Without controllers, no service account exists, so pods must need none, which is the default of `admission`."""
     with tempfile.TemporaryDirectory(prefix="countersign-kubernetes-") as name, contextlib.ExitStack() as stack:
         directory = Path(name)
         (directory / "tokens.csv").write_text(f"{TOKEN},admin,admin,system:masters\n")
@@ -89,9 +89,10 @@ def api_server(address: str = "127.0.0.1", has_controllers: bool = False) -> Ite
               f"--advertise-client-urls={urls[0]}", f"--listen-peer-urls={urls[1]}")
         server = start(stack, directory / "api.log", "kube-apiserver", f"--etcd-servers={urls[0]}", f"--secure-port={API}",
                        f"--bind-address={address}", f"--cert-dir={directory}/certificates", "--authorization-mode=RBAC",
-                       f"--token-auth-file={directory}/tokens.csv", "--service-cluster-ip-range=10.0.0.0/24,fd00::/120",
+                       f"--token-auth-file={directory}/tokens.csv", "--kubelet-preferred-address-types=InternalIP",
+                       "--service-cluster-ip-range=10.0.0.0/24,fd00::/120",
                        f"--service-account-issuer={ISSUER}", f"--service-account-key-file={directory}/key.pem",
-                       f"--service-account-signing-key-file={directory}/key.pem", "--disable-admission-plugins=" + ("" if has_controllers else "ServiceAccount"))
+                       f"--service-account-signing-key-file={directory}/key.pem", admission)
         api = ApiServer(directory, address)
         while not api.is_ready():
             if server.poll() is not None:

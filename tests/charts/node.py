@@ -22,7 +22,7 @@ from render import REPOSITORY, ChartError
 
 NAME = "node"
 ADDRESS, PODS, SERVICES = "172.30.0.1", "10.244.0.0/24", "10.0.0.0/24"
-CGROUP = "countersign-cluster"
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 FOLDER = "COUNTERSIGN_CLUSTER_FOLDER"
 PACKAGES = REPOSITORY / ".tools/node"
 PAUSE = "localhost/pause:1"
@@ -36,35 +36,33 @@ def enter_namespaces() -> Path:
         return Path(folder)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     command = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-B", *sys.argv]
-    for group in control_groups():
-        group.mkdir(exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix="countersign-cluster-") as folder:
+    with tempfile.TemporaryDirectory(prefix="countersign-cluster-") as folder:
+        create_control_groups(Path(folder).name)
+        try:
             sys.exit(subprocess.call(command, env=os.environ | {FOLDER: folder, "TMPDIR": folder}))
-    finally:
-        for group in control_groups():
-            remove_control_group(group)
+        finally:
+            remove_control_groups(Path(folder).name)
 
 
-def control_groups() -> list[Path]:
-    """The control group of the pods: one for each controller, or with version 2 a single one."""
-    root = Path("/sys/fs/cgroup")
-    hierarchies = [root] if (root / "cgroup.controllers").exists() else [it for it in root.iterdir() if (it / "tasks").exists()]
-    return [it / CGROUP for it in hierarchies if not it.is_symlink()]
+def create_control_groups(name: str) -> None:
+    """The kubelet needs a control group for its pods: one for each controller, or with version 2 a single one."""
+    controllers = [it.parent for it in CONTROL_GROUPS.glob("*/tasks")]
+    for hierarchy in controllers or [CONTROL_GROUPS]:
+        (hierarchy / name).mkdir(exist_ok=True)
 
 
-def remove_control_group(group: Path) -> None:
-    """Removes a control group and those inside of it, as soon as the kernel has ended their processes."""
-    for _ in range(50):
-        for inner in sorted(group.rglob("*"), key=lambda it: -len(it.parts)):
-            if inner.is_dir():
-                with contextlib.suppress(OSError):
-                    inner.rmdir()
-        with contextlib.suppress(OSError):
-            group.rmdir()
-            return
-        time.sleep(0.1)
-    print(f"{group} cannot be removed", file=sys.stderr)
+def remove_control_groups(name: str) -> None:
+    """Removes the control groups as soon as the kernel has ended their processes."""
+    for group in [CONTROL_GROUPS / name, *CONTROL_GROUPS.glob(f"*/{name}")]:
+        for _ in range(50):
+            inside = [it for it in group.rglob("*") if it.is_dir()]
+            with contextlib.suppress(OSError):
+                for it in sorted(inside, key=lambda it: -len(it.parts)):
+                    it.rmdir()
+                group.rmdir()
+            if not group.exists():
+                break
+            time.sleep(0.1)
 
 
 @contextlib.contextmanager
@@ -72,7 +70,8 @@ def node(folder: Path) -> Iterator[ApiServer]:
     """Starts a cluster with one node."""
     prepare_mounts(folder)
     prepare_network()
-    with api_server(ADDRESS, has_controllers=True) as api, contextlib.ExitStack() as stack:
+    admission = f"--admission-control-config-file={write(folder / 'admission.yaml', yaml.safe_dump(pod_security()))}"
+    with api_server(ADDRESS, admission) as api, contextlib.ExitStack() as stack:
         access = f"--kubeconfig={api.kubeconfig}"
 
         def run(program: str, *arguments: str, **environment: str) -> None:
@@ -122,6 +121,14 @@ def prepare_network() -> None:
     execute("ip", "route", "add", "default", "dev", "uplink")
     for setting in ("ipv4/ip_forward", "bridge/bridge-nf-call-iptables"):
         Path("/proc/sys/net", setting).write_text("1")
+
+
+def pod_security() -> dict:
+    """All namespaces enforce the Pod Security Standard `restricted`, unless their labels say otherwise."""
+    configuration = {"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
+                     "defaults": {"enforce": "restricted", "enforce-version": "latest"}}
+    return {"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+            "plugins": [{"name": "PodSecurity", "configuration": configuration}]}
 
 
 def corefile(api: ApiServer) -> str:
@@ -174,7 +181,7 @@ def kubelet_settings(folder: Path) -> dict:
         "clusterDNS": [ADDRESS],
         "clusterDomain": "cluster.local",
         "cgroupDriver": "cgroupfs",
-        "cgroupRoot": f"/{CGROUP}",
+        "cgroupRoot": f"/{folder.name}",
         "failCgroupV1": False,
         "failSwapOn": False,
         "imageGCHighThresholdPercent": 100,

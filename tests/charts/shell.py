@@ -1,10 +1,10 @@
 """Runs the commands of docs/run/kubernetes.md as a reader does, in one shell: variables and files stay from block to block."""
 
-import os
 import subprocess
 from pathlib import Path
 
 import page
+import yaml
 from render import REPOSITORY, ChartError
 
 SECONDS = 600
@@ -53,11 +53,18 @@ class Shell:
                                     stderr=subprocess.STDOUT, timeout=SECONDS, check=False).returncode
         return status, self.output.read_text(errors="replace")
 
+    def apply(self, *objects: dict) -> None:
+        """Gives the cluster objects of our own."""
+        (self.folder / "objects.yaml").write_text(yaml.safe_dump_all(objects))
+        self.run("kubectl apply --filename=objects.yaml")
+
     def start(self, commands: str) -> None:
-        """Runs commands in the background, until this program ends."""
-        with open(os.devnull, "wb") as null:
-            command = ["bash", "-c", f". {self.state}\n{commands}"]
-            self.background.append(subprocess.Popen(command, cwd=self.folder, stdout=null, stderr=null))
+        """Runs commands in the background until this program ends, and waits until they print their first line."""
+        command = ["bash", "-c", f". {self.state}\n{commands}"]
+        process = subprocess.Popen(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
+        if not process.stdout.readline():
+            raise ChartError(f"ended with {process.wait()}:\n{commands}")
+        self.background.append(process)
 
     def left_out(self) -> list[str]:
         """The commands of the page that did not run, although nothing on the page says so."""
