@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-TARGETS := help build check deny test quick test-deep test-touched soak bench bench-check bench-propagation demo docs charts charts-live image check-image debug-images clean prerequisites
+TARGETS := help build check deny test quick test-deep test-touched soak bench bench-check bench-propagation demo docs charts charts-live cluster image check-image debug-images clean prerequisites
 .PHONY: $(TARGETS)
 
 # `make quick roles`: the word after `quick` is the subject, and no target.
@@ -91,6 +91,10 @@ charts-live: build ## apply the Helm charts to a real Kubernetes API server, wit
 	scripts/tools.sh kubernetes
 	.tools/venv/bin/python -B tests/charts/live.py
 	.tools/venv/bin/python -B tests/charts/monitoring.py
+
+cluster: debug-images ## install the Helm charts in a cluster with a real node, by the commands of the page about Kubernetes (Debian, root, Go)
+	scripts/tools.sh cluster
+	.tools/venv/bin/python -B tests/charts/cluster.py target/image-debug
 
 image: prerequisites ## build the container images with buildah, or else only their contents; check and run them (optimized build)
 	scripts/tools.sh image

@@ -56,7 +56,8 @@ class Part:
     """A part of the deep suite, besides the tests that suites.txt gives it.
 
     `minutes` is how long the part usually takes, `paths` are patterns of the files that the part tests, `again` are patterns of tests that also run
-    in other parts, `targets` are targets of the Makefile. `binaries_at_once` is lower if its tests need the processors for themselves.
+    in other parts, `targets` are targets of the Makefile. `needs` is a program, and `attempt` a command that fails where the part cannot run, with
+    what to say then. `binaries_at_once` is lower if its tests need the processors for themselves.
     """
 
     minutes: float
@@ -65,8 +66,19 @@ class Part:
     again: list = dataclasses.field(default_factory=list)
     targets: list = dataclasses.field(default_factory=list)
     needs: str = ""
+    attempt: tuple = ((), "")
     binaries_at_once: int = BINARIES_AT_ONCE
 
+    def obstacle(self):
+        """Why the part cannot run here, or nothing."""
+        command, meaning = self.attempt
+        if self.needs and not shutil.which(self.needs):
+            return f"{self.needs} is not installed"
+        return meaning if command and subprocess.run(command, stderr=subprocess.DEVNULL).returncode != 0 else ""
+
+
+# What a node of Kubernetes needs from the machine.
+NODE = (("unshare", "--net", "--mount", "--pid", "--fork", "test", "-w", "/sys/fs/cgroup"), "a node needs root, namespaces and control groups")
 
 PARTS = {
     "engines": Part(11, ["control-plane/src/store/*", "control-plane/src/ephemeral/*", "control-plane/migrations/*"], {"TEST_ENGINES": "fleet"}),
@@ -81,6 +93,7 @@ PARTS = {
     "images": Part(1, ["Dockerfile", "docker-compose.yaml", "scripts/*image*", "scripts/*compose*"], targets=["check-image"]),
     "dependencies": Part(1, ["Cargo.*", "*/Cargo.toml", "deny.toml"], targets=["deny"]),
     "charts": Part(2, ["charts/*", "tests/charts/*", "*/config.default.toml"], targets=["charts"], needs="go"),
+    "cluster": Part(4, ["charts/*", "docs/run/kubernetes.md", "tests/charts/*"], targets=["cluster"], needs="go", attempt=NODE),
 }
 
 # The versions of Envoy before the newest one, with the tests that show that the configurations work there.
@@ -294,8 +307,8 @@ def run_parts(names):
     binaries = build("--tests")
     for name in names:
         started, part = time.monotonic(), PARTS[name]
-        if part.needs and not shutil.which(part.needs):
-            results.append(Result(name, skipped=f"part {name} was SKIPPED: {part.needs} is not installed"))
+        if obstacle := part.obstacle():
+            results.append(Result(name, skipped=f"part {name} was SKIPPED: {obstacle}"))
             continue
         results += run_jobs(part_jobs(name, binaries), part.binaries_at_once) + [run_target(target) for target in part.targets]
         print(f"part {name} took {minutes_since(started)}", flush=True)

