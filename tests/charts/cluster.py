@@ -24,6 +24,8 @@ from shell import Shell
 REGISTRY = "registry.example.com/identity"
 # Exit codes of the command line.
 SUCCESS, DENIED = 0, 3
+# A service that answers with the headers of the request.
+ECHO = 'require("http").createServer((q, s) => s.end(JSON.stringify(q.headers))).listen(8080, "127.0.0.1")'
 TARGETS = ("control-plane", "ext-authz", "cli")
 
 
@@ -58,9 +60,10 @@ def load_images(roots: Path) -> None:
     load_programs(PAUSE, [TOOLS / "pause"], [str(TOOLS / "pause")])
     for target in TARGETS:
         load_root(f"{REGISTRY}/countersign-{target}:0.1.0", target, roots / target)
-    for name in ("envoy", "node"):
-        program = (REPOSITORY / ".tools/bin" / name).resolve()
-        load_programs(f"localhost/{name}:1", [program], [str(program)])
+    envoy, node_js = ((REPOSITORY / ".tools/bin" / name).resolve() for name in ("envoy", "node"))
+    load_programs("docker.io/envoyproxy/envoy:distroless-v1.40.0", [envoy], [str(envoy)])
+    load_programs("localhost/node:1", [node_js], [str(node_js)])
+    load_programs("registry.example.com/shop:1.0", [node_js], [str(node_js), "--eval", ECHO])
 
 
 def container(name: str, image: str, *arguments: str, **more: Any) -> dict:
@@ -90,12 +93,19 @@ def check_trial(shell: Shell) -> None:
     shell.follow("Try it")
     shell.follow("The first agent")
     shell.follow("Sidecars", "helm install countersign-ext-authz")
-    install_shop(shell, "shop", "countersign-ext-authz.identity.svc.cluster.local:9191")
-    check_requests(shell, "http://shop.shop.svc/")
+    install_store(shell)
+    check_requests(shell, "http://store.store.svc/")
+    shell.follow("A native sidecar container")
+    check_requests(shell, f"http://{address(shell, 'shop', 'app=shop')}:10000/")
+    shell.run("""
+helm upgrade countersign-ext-authz charts/countersign-ext-authz --namespace identity --reuse-values --wait --set kind=DaemonSet
+helm test countersign-ext-authz --namespace identity""")
+    check_requests(shell, "http://store.store.svc/")
 
 
-def install_shop(shell: Shell, name: str, sidecar: str) -> None:
-    """Installs a service that answers with the headers of each request, and an Envoy in front of it that asks a sidecar."""
+def install_store(shell: Shell) -> None:
+    """Installs a service that answers with the headers of each request, and an Envoy in front of it that asks the sidecars."""
+    name, sidecar = "store", "countersign-ext-authz.identity.svc.cluster.local:9191"
     shell.run(f"""
 kubectl create namespace {name}
 kubectl --namespace identity get configmap countersign-ca --output jsonpath='{{.data.ca\\.crt}}' >ca.crt
@@ -103,11 +113,10 @@ countersign envoy config --target envoy --sidecar {sidecar} --listen 0.0.0.0:100
 """)
     add_tls(shell.folder / "envoy.yaml", sidecar.partition(":")[0])
     shell.run(f"kubectl --namespace {name} create configmap envoy --from-file=envoy.yaml --from-file=ca.crt")
-    echo = 'require("http").createServer((q, s) => s.end(JSON.stringify(q.headers))).listen(8080, "127.0.0.1")'
     containers = [
-        container("envoy", "localhost/envoy:1", "--config-path", "/etc/envoy/envoy.yaml",
+        container("envoy", "envoyproxy/envoy:distroless-v1.40.0", "--config-path", "/etc/envoy/envoy.yaml",
                   readinessProbe={"tcpSocket": {"port": 10000}}, volumeMounts=[{"name": "envoy", "mountPath": "/etc/envoy"}]),
-        container("service", "localhost/node:1", "--eval", echo),
+        container("service", "registry.example.com/shop:1.0"),
     ]
     spec = pod_spec(*containers, volumes=[{"name": "envoy", "configMap": {"name": "envoy"}}])
     labels = {"app": name}
@@ -147,6 +156,12 @@ def check_requests(shell: Shell, url: str) -> None:
         raise ChartError(f"after the revocation: {status}, {output}")
     shell.run('countersign role assign reader "$agent" --wait')
     shell.run(call)
+
+
+def address(shell: Shell, namespace: str, selector: str) -> str:
+    """The address of a pod."""
+    query = "jsonpath='{.items[0].status.podIP}'"
+    return shell.run(f"kubectl --namespace {namespace} get pods --selector {selector} --output {query}").strip()
 
 
 def require(shell: Shell, commands: str, expected: str) -> None:

@@ -1,5 +1,6 @@
 """Runs the commands of docs/run/kubernetes.md as a reader does, in one shell: variables and files stay from block to block."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class Shell:
         # The command line keeps its profile in the home directory.
         self.state.write_text(f"export HOME={self.folder}\n")
         for name in ("charts", "examples"):
-            (self.folder / name).symlink_to(REPOSITORY / name)
+            shutil.copytree(REPOSITORY / name, self.folder / name)
         self.background: list[subprocess.Popen] = []
         self.done: set[page.Block] = set()
 
