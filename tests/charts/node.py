@@ -26,7 +26,7 @@ CONTROL_GROUPS = Path("/sys/fs/cgroup")
 FOLDER = "COUNTERSIGN_CLUSTER_FOLDER"
 PACKAGES = REPOSITORY / ".tools/node"
 PAUSE = "localhost/pause:1"
-VOLUMES = 8
+VOLUMES = 16
 SECONDS = 120
 
 
@@ -83,7 +83,7 @@ def node(folder: Path) -> Iterator[ApiServer]:
         # The limits of connections belong to the whole machine.
         run("kube-proxy", access, f"--hostname-override={NAME}", f"--cluster-cidr={PODS}", "--conntrack-max-per-core=0",
             "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0", "--bind-address=127.0.0.1")
-        run("coredns", f"-conf={write(folder / 'Corefile', corefile(api))}")
+        run("coredns", f"-conf={write(folder / 'Corefile', corefile(api, folder))}")
         run(f"{PACKAGES}/usr/bin/containerd", f"--config={write(folder / 'containerd.toml', containerd_settings(folder))}",
             PATH=f"{PACKAGES}/usr/bin:{PACKAGES}/usr/sbin:{os.environ['PATH']}")
         (folder / "cni").mkdir()
@@ -131,16 +131,16 @@ def pod_security() -> dict:
             "plugins": [{"name": "PodSecurity", "configuration": configuration}]}
 
 
-def corefile(api: ApiServer) -> str:
+def corefile(api: ApiServer, folder: Path) -> str:
     return f""".:53 {{
     bind {ADDRESS}
     kubernetes cluster.local {{
         kubeconfig {api.kubeconfig}
     }}
-    hosts {api.directory}/hosts {{
+    hosts {folder}/hosts {{
+        reload 500ms
         fallthrough
     }}
-    reload
 }}
 """
 
