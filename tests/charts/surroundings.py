@@ -5,6 +5,7 @@ a thread of this process gives Services an address and signs certificates.
 """
 
 import base64
+import socket
 import subprocess
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from api_server import ApiServer
 from images import load_programs
+from node import wait_for
 from render import REPOSITORY
 from shell import Shell
 from workloads import container, pod_spec, service
@@ -72,9 +74,10 @@ class Surroundings:
                      "-keyout", str(key), "-out", str(certificate), "-addext", alternatives, "-addext", "basicConstraints=critical,CA:FALSE")
 
     def resolve(self, name: str, address: str) -> None:
-        """Adds a DNS record."""
+        """Adds a DNS record, and waits until it is in force."""
         self.records[name] = address
         self.hosts.write_text("".join(f"{it} {name}\n" for name, it in self.records.items()))
+        wait_for(f"{name} has no address", lambda: socket.gethostbyname(name) == address)
 
     def start(self) -> None:
         """Starts PostgreSQL, Redis and the issuer, which have the names of the page."""
