@@ -38,17 +38,6 @@ impl Envoy {
         Self::start(&edit(text), socket, upstream).await
     }
 
-    /// Starts Envoy with the example configuration, but with the sidecar at this port of loopback, and with this transport socket of
-    /// the connection. Waits longer for a decision, as [`Self::start_with_long_check_timeout`] does.
-    pub async fn start_with_transport_socket(port: u16, transport_socket: &str, upstream: u16) -> Self {
-        let socket_address = format!("socket_address: {{ address: 127.0.0.1, port_value: {port} }}");
-        let example = std::fs::read_to_string(tools::root().join("examples/envoy/envoy.yaml"));
-        let example = with_long_check_timeout(&example.expect("the example configuration is readable"));
-        let at_port = replaced(&example, "pipe: { path: /run/countersign/authz.sock }", &socket_address);
-        let cluster = "    - name: countersign\n      type: STATIC\n";
-        Self::start_with_sidecar(&replaced(&at_port, cluster, &format!("{cluster}{transport_socket}")), upstream).await
-    }
-
     /// Starts Envoy with a configuration text. It must have the addresses of `examples/envoy/envoy.yaml`, which are replaced.
     pub async fn start(text: &str, socket: &Path, upstream: u16) -> Self {
         let path = format!("path: {}", socket.display());
@@ -56,7 +45,7 @@ impl Envoy {
     }
 
     /// Starts Envoy with a configuration text that has the address of the sidecar already.
-    async fn start_with_sidecar(text: &str, upstream: u16) -> Self {
+    pub async fn start_with_sidecar(text: &str, upstream: u16) -> Self {
         let folder = config_folder();
         let (admin, listen) = (free_port(), free_port());
         let config = [

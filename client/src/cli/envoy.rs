@@ -2,6 +2,7 @@
 
 mod target;
 mod template;
+mod tls;
 mod values;
 
 use super::{
@@ -13,6 +14,7 @@ use serde_json::json;
 use std::time::Duration;
 use target::Target;
 use template::Settings;
+use tls::TlsArgs;
 use values::{HostPort, SidecarAddress};
 
 #[derive(Subcommand)]
@@ -24,7 +26,7 @@ pub enum EnvoyCommand {
         Examples:\n  \
         $ countersign envoy config --target envoy --listen 127.0.0.1:10000 --upstream 127.0.0.1:8080 > envoy.yaml\n  \
         $ countersign envoy config --target envoy-mcp --upstream 127.0.0.1:8080 > envoy.yaml\n  \
-        $ countersign envoy config --target istio --upstream shop:8080 --namespace shop > istio.yaml\n  \
+        $ countersign envoy config --target istio --sidecar-ca countersign-ca --upstream shop:8080 --namespace shop > istio.yaml\n  \
         $ countersign envoy config --target nginx --key-file /etc/nginx/countersign.key > /etc/nginx/conf.d/shop.conf\n\n\
         Next: send a request without a token; the answer must be 401"
     )]
@@ -44,6 +46,8 @@ pub struct ConfigArgs {
     /// example units, or countersign-ext-authz.identity.svc.cluster.local:9191, the Service of the chart in the namespace identity]
     #[arg(long, value_name = "ADDRESS")]
     sidecar: Option<SidecarAddress>,
+    #[command(flatten)]
+    tls: TlsArgs,
     /// Your service, as HOST:PORT; in Kubernetes, HOST is the name of its Service, and for Istio with sidecars also the label
     /// app.kubernetes.io/name of its pods [default: 127.0.0.1:8080, or service:8080]
     #[arg(long, value_name = "HOST:PORT")]
@@ -104,6 +108,10 @@ pub fn run(context: &Context, command: EnvoyCommand) -> Result<CommandOutput, Cl
 fn check_options(args: &ConfigArgs) -> Result<(), CliError> {
     let set = [
         ("sidecar", args.sidecar.is_some()),
+        ("sidecar-ca", args.tls.sidecar_ca.is_some()),
+        ("sidecar-server-name", args.tls.sidecar_server_name.is_some()),
+        ("client-certificate", args.tls.client_certificate.is_some()),
+        ("client-key", args.tls.client_key.is_some()),
         ("upstream", args.upstream.is_some()),
         ("listen", args.listen.is_some()),
         ("admin-port", args.admin_port.is_some()),
@@ -133,11 +141,13 @@ fn settings(context: &Context, args: ConfigArgs) -> Result<Settings, CliError> {
     let control_plane = is_nginx.then(|| context.url(&args.server)).transpose()?;
     let default_timeout = Duration::from_millis(if is_nginx { 2000 } else { 250 });
     let is_local = args.target.is_local();
+    let sidecar = args.sidecar.unwrap_or_else(|| template::default_sidecar(is_local));
     Ok(Settings {
         service,
         control_plane,
         authority: context.authority(&args.server),
-        sidecar: args.sidecar.unwrap_or_else(|| template::default_sidecar(is_local)),
+        tls: args.tls.parse(args.target, &sidecar)?,
+        sidecar,
         upstream: args.upstream.unwrap_or_else(|| template::default_upstream(is_local)),
         listen: args.listen.unwrap_or_else(|| HostPort { host: "127.0.0.1".to_owned(), port: 10_000 }),
         admin_port: args.admin_port.unwrap_or(9901),
@@ -152,9 +162,15 @@ fn settings(context: &Context, args: ConfigArgs) -> Result<Settings, CliError> {
 
 /// The note of the command: what the user must do besides installing the configuration.
 fn note(target: Target, settings: &Settings) -> String {
-    let sidecar = "Next: run the sidecar at this address: docs/run/sidecar.md, or the chart countersign-ext-authz";
+    let clear_text = if settings.tls.is_none() && settings.sidecar.is_remote() && target != Target::Nginx {
+        "WARNING: checks contain tokens, and cross the network in clear text unless a service mesh encrypts them: set --sidecar-ca\n"
+    } else {
+        ""
+    };
+    let sidecar =
+        format!("{clear_text}Next: run the sidecar at this address: docs/run/sidecar.md, or the chart countersign-ext-authz");
     match target {
-        Target::Envoy => sidecar.to_owned(),
+        Target::Envoy => sidecar,
         Target::EnvoyMcp => format!("{sidecar}\nNext: give the sidecar a rule with a table `mcp`: docs/use/mcp.md"),
         Target::Istio | Target::IstioAmbient | Target::EnvoyGateway | Target::GatewayApi => {
             format!("{sidecar}\nNext: after the installation, send a request without a token; the answer must be 401")

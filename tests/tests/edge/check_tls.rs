@@ -3,7 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
-    Agent, ControlPlane, Envoy, Sidecar, TlsFiles, Upstream, envoy::replaced, process::free_port, sidecar::run_command,
+    Agent, ControlPlane, Envoy, Shell, Sidecar, TlsFiles, Upstream,
+    envoy::{config_folder, with_long_check_timeout},
+    process::free_port,
+    sidecar::run_command,
     tools,
 };
 use rustls::{
@@ -21,8 +24,40 @@ const HOST: &str = "localhost";
 const FILES: [(&str, &str); 3] =
     [("tls.certificate", "server.pem"), ("tls.private_key", "server.key"), ("tls.client_ca", "authority.pem")];
 
-/// The transport socket of a connection without TLS.
-const PLAIN_TEXT: &str = "";
+/// What `countersign envoy config` is told about TLS, with the files of Envoy.
+struct Tls {
+    _folder: Option<TempDir>,
+    options: Vec<String>,
+}
+
+impl Tls {
+    /// A connection without TLS.
+    fn none() -> Self {
+        Self { _folder: None, options: Vec::new() }
+    }
+
+    /// A connection that trusts the authority of `server`, and has the client certificate of `client`. The sidecar must have the name
+    /// [`HOST`].
+    fn create(server: &TlsFiles, client: Option<&TlsFiles>) -> Self {
+        Self::with_name(server, client, &["--sidecar-server-name", HOST])
+    }
+
+    fn with_name(server: &TlsFiles, client: Option<&TlsFiles>, name: &[&str]) -> Self {
+        let folder = config_folder();
+        let copy = |files: &TlsFiles, name: &str| {
+            let path = folder.path().join(name);
+            fs::copy(files.file(name), &path).unwrap();
+            path.display().to_string()
+        };
+        let mut options = vec!["--sidecar-ca".to_owned(), copy(server, "authority.pem")];
+        options.extend(name.iter().map(ToString::to_string));
+        if let Some(files) = client {
+            options.extend(["--client-certificate".to_owned(), copy(files, "client.pem")]);
+            options.extend(["--client-key".to_owned(), copy(files, "client.key")]);
+        }
+        Self { _folder: Some(folder), options }
+    }
+}
 
 /// A sidecar that other hosts can reach, with copies of the files, which a test can replace.
 struct Fixture {
@@ -51,9 +86,13 @@ impl Fixture {
         Self { _control: control, sidecar, port, folder, upstream: Upstream::start().await, token }
     }
 
-    /// Starts Envoy with a transport socket of its connection to the sidecar.
-    async fn envoy(&self, transport_socket: &str) -> Envoy {
-        Envoy::start_with_transport_socket(self.port, transport_socket, self.upstream.port).await
+    /// Starts Envoy with the configuration that the command prints.
+    async fn envoy(&self, tls: &Tls) -> Envoy {
+        let sidecar = format!("127.0.0.1:{}", self.port);
+        let arguments = ["envoy", "config", "--target", "envoy", "--sidecar", &sidecar];
+        let options: Vec<_> = arguments.into_iter().chain(tls.options.iter().map(String::as_str)).collect();
+        let config = with_long_check_timeout(&Shell::new().stdout(&options));
+        Envoy::start_with_sidecar(&config, self.upstream.port).await
     }
 
     async fn assert_allowed(&self, envoy: &Envoy) {
@@ -62,10 +101,11 @@ impl Fixture {
     }
 
     /// Asserts that Envoy gets no answer, and refuses the request by itself.
-    async fn assert_refused(&self, transport_socket: &str) {
-        let (envoy, before) = (self.envoy(transport_socket).await, self.upstream.received());
+    async fn assert_refused(&self, tls: &Tls) {
+        let (envoy, before) = (self.envoy(tls).await, self.upstream.received());
         let response = envoy.listener.get_as(&self.token, "/").await;
-        assert_eq!((response.status, response.header("x-agent-reason")), (503, ""), "{transport_socket}: {response:?}");
+        let actual = (response.status, response.header("x-agent-reason"));
+        assert_eq!(actual, (503, ""), "{:?}: {response:?}", tls.options);
         assert_eq!(self.upstream.received(), before, "the service received nothing");
     }
 
@@ -82,61 +122,45 @@ fn install(files: &TlsFiles, folder: &Path) {
     }
 }
 
-/// The transport socket of the manual, for a client that trusts the authority of `server`, and has the client certificate of
-/// `client`.
-fn tls(server: &TlsFiles, client: Option<&TlsFiles>) -> String {
-    let page = fs::read_to_string(tools::root().join("docs/run/sidecar.md")).unwrap();
-    let (_, yaml) = page.split_once("```yaml\ntransport_socket:\n").unwrap();
-    let (yaml, _) = yaml.split_once("```").unwrap();
-    let (validation, client_certificate) = yaml.split_at(yaml.find("      tls_certificates:").unwrap());
-    let path = |files: &TlsFiles, name: &str| files.file(name).display().to_string();
-    let validation = replaced(validation, "/etc/envoy/tls/sidecars.pem", &path(server, "authority.pem"));
-    let validation = replaced(&validation, "authz.example.com", HOST);
-    let client_certificate = client.map_or_else(String::new, |files| {
-        let with_chain = replaced(client_certificate, "/etc/envoy/tls/certificate.pem", &path(files, "client.pem"));
-        replaced(&with_chain, "/etc/envoy/tls/private-key.pem", &path(files, "client.key"))
-    });
-    let yaml = format!("transport_socket:\n{validation}{client_certificate}");
-    format!("      {}\n", yaml.trim_end().replace('\n', "\n      "))
-}
-
 #[tokio::test]
 async fn only_clients_of_the_authority_get_answers_and_changed_files_are_loaded() {
     let (old, new) = (TlsFiles::create(HOST), TlsFiles::create(HOST));
     let fixture = Fixture::start(&old, 3).await;
-    let envoy = fixture.envoy(&tls(&old, Some(&old))).await;
+    let envoy = fixture.envoy(&Tls::create(&old, Some(&old))).await;
     fixture.assert_allowed(&envoy).await;
 
-    fixture.assert_refused(&tls(&old, None)).await;
+    fixture.assert_refused(&Tls::create(&old, None)).await;
     fixture.sidecar.wait_for_log("a TLS handshake failed").await;
     let log = fixture.sidecar.log();
     let line = log.lines().find(|line| line.contains("a TLS handshake failed")).unwrap();
     assert!(line.contains(r#"port="check""#) && line.contains("certificate"), "{line}");
-    fixture.assert_refused(&tls(&old, Some(&new))).await;
-    fixture.assert_refused(&tls(&new, Some(&old))).await;
-    fixture.assert_refused(PLAIN_TEXT).await;
+    fixture.assert_refused(&Tls::create(&old, Some(&new))).await;
+    fixture.assert_refused(&Tls::create(&new, Some(&old))).await;
+    fixture.assert_refused(&Tls::none()).await;
 
     install(&new, fixture.folder.path());
     for setting in ["tls.certificate", "tls.client_ca"] {
         fixture.reloaded(setting).await;
     }
     fixture.assert_allowed(&envoy).await;
-    fixture.assert_allowed(&fixture.envoy(&tls(&new, Some(&new))).await).await;
-    fixture.assert_refused(&tls(&old, Some(&new))).await;
-    fixture.assert_refused(&tls(&new, Some(&old))).await;
+    fixture.assert_allowed(&fixture.envoy(&Tls::create(&new, Some(&new))).await).await;
+    fixture.assert_refused(&Tls::create(&old, Some(&new))).await;
+    fixture.assert_refused(&Tls::create(&new, Some(&old))).await;
 
     fs::write(fixture.folder.path().join("authority.pem"), "no certificate").unwrap();
     fixture.sidecar.wait_for_log("contains no PEM certificate").await;
-    fixture.assert_allowed(&fixture.envoy(&tls(&new, Some(&new))).await).await;
+    fixture.assert_allowed(&fixture.envoy(&Tls::create(&new, Some(&new))).await).await;
 }
 
 #[tokio::test]
 async fn without_an_authority_of_clients_every_client_that_speaks_tls_gets_answers() {
     let files = TlsFiles::create(HOST);
     let fixture = Fixture::start(&files, 2).await;
-    fixture.assert_allowed(&fixture.envoy(&tls(&files, None)).await).await;
-    fixture.assert_refused(&tls(&TlsFiles::create(HOST), None)).await;
-    fixture.assert_refused(PLAIN_TEXT).await;
+    fixture.assert_allowed(&fixture.envoy(&Tls::create(&files, None)).await).await;
+    fixture.assert_refused(&Tls::create(&TlsFiles::create(HOST), None)).await;
+    fixture.assert_refused(&Tls::with_name(&files, None, &["--sidecar-server-name", "other.example"])).await;
+    fixture.assert_refused(&Tls::with_name(&files, None, &[])).await;
+    fixture.assert_refused(&Tls::none()).await;
     let expiry = fixture.sidecar.metric("countersign_authz_certificate_expiry_timestamp_seconds").await;
     assert!(expiry.is_some_and(|expiry| expiry > 0.0), "{expiry:?}");
 
@@ -154,6 +178,14 @@ async fn without_an_authority_of_clients_every_client_that_speaks_tls_gets_answe
         let protocol = connected.and_then(|stream| stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec));
         assert_eq!(protocol.as_deref(), selected);
     }
+}
+
+#[tokio::test]
+async fn envoy_verifies_the_address_of_a_sidecar_without_a_name() {
+    let files = TlsFiles::create("127.0.0.1");
+    let fixture = Fixture::start(&files, 2).await;
+    fixture.assert_allowed(&fixture.envoy(&Tls::with_name(&files, None, &[])).await).await;
+    fixture.assert_refused(&Tls::create(&files, None)).await;
 }
 
 #[tokio::test]

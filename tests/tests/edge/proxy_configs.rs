@@ -5,7 +5,7 @@
 mod nginx;
 
 use countersign_tests::{
-    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Shell, Sidecar, Upstream,
+    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Shell, Sidecar, TlsFiles, Upstream,
     envoy::{config_folder, replaced},
     eventually, tools,
 };
@@ -65,6 +65,85 @@ fn envoy_accepts_every_option() {
         for target in ["envoy", "envoy-mcp"] {
             assert_envoy_accepts(&config(target, options));
         }
+    }
+}
+
+#[test]
+fn envoy_accepts_tls_and_verifies_the_name_of_the_sidecar() {
+    let (files, folder) = (TlsFiles::create("authz.example"), config_folder());
+    let copy = |name: &str| {
+        let path = folder.path().join(name);
+        std::fs::copy(files.file(name), &path).unwrap();
+        path.display().to_string()
+    };
+    let (ca, certificate, key) = (copy("authority.pem"), copy("client.pem"), copy("client.key"));
+    let client = ["--client-certificate", &certificate, "--client-key", &key];
+    for (options, kind, name) in [
+        (vec!["--sidecar", "authz.example:9191"], "DNS", "authz.example"),
+        (vec!["--sidecar", "[0::1]:9191"], "IP_ADDRESS", "::1"),
+        (vec!["--sidecar", "192.0.2.1:9191", "--sidecar-server-name", "authz.example"], "DNS", "authz.example"),
+        ([&["--sidecar", "192.0.2.1:9191"][..], &client].concat(), "IP_ADDRESS", "192.0.2.1"),
+    ] {
+        for target in ["envoy", "envoy-mcp"] {
+            let text = config(target, &[&options[..], &["--sidecar-ca", &ca]].concat());
+            assert_envoy_accepts(&text);
+            let parsed = documents(&text).remove(0);
+            let tls = &parsed["static_resources"]["clusters"][0]["transport_socket"]["typed_config"];
+            let expected = json!([{ "san_type": kind, "matcher": { "exact": name } }]);
+            let validation = &tls["common_tls_context"]["validation_context"];
+            assert_eq!(validation["match_typed_subject_alt_names"], expected, "{text}");
+            assert_eq!(validation["trusted_ca"]["filename"], ca, "{text}");
+            assert_eq!(tls["sni"], if kind == "DNS" { json!(name) } else { Value::Null }, "{text}");
+        }
+    }
+}
+
+#[test]
+fn gateways_and_meshes_verify_the_sidecar_and_prove_who_they_are() {
+    let (host, namespace) = ("countersign-ext-authz.identity.svc.cluster.local", "identity");
+    let options = ["--upstream", "shop:8080", "--namespace", "shop", "--sidecar-ca", "sidecars"];
+    for (target, has_selector) in [("istio", true), ("istio-ambient", false)] {
+        for (client, mode) in [(&[][..], "SIMPLE"), (&["--client-certificate", "sidecars"], "MUTUAL")] {
+            let documents = documents(&config(target, &[&options[..], client].concat()));
+            let rule = find(&documents, "DestinationRule");
+            let expected = json!({ "mode": mode, "credentialName": "sidecars", "sni": host, "subjectAltNames": [host] });
+            assert_eq!((&rule["spec"]["host"], &rule["spec"]["trafficPolicy"]["tls"]), (&json!(host), &expected));
+            assert_eq!(rule["metadata"]["namespace"], "shop");
+            let policy = &find(&documents, "AuthorizationPolicy")["spec"];
+            let selector = &rule["spec"]["workloadSelector"];
+            assert_eq!(selector, &policy["selector"], "Istio's sidecars send clear text without a selector");
+            assert_eq!(selector["matchLabels"]["app.kubernetes.io/name"] == "shop", has_selector);
+        }
+    }
+    for target in ["envoy-gateway", "gateway-api"] {
+        let documents = documents(&config(target, &[&options[..], &["--sidecar-server-name", "authz.example"]].concat()));
+        let policy = find(&documents, "BackendTLSPolicy");
+        let expected = json!({
+            "targetRefs": [{ "group": "", "kind": "Service", "name": "countersign-ext-authz" }],
+            "validation": {
+                "caCertificateRefs": [{ "group": "", "kind": "ConfigMap", "name": "sidecars" }],
+                "hostname": "authz.example",
+            },
+        });
+        assert_eq!((&policy["metadata"]["namespace"], &policy["spec"]), (&json!(namespace), &expected));
+    }
+    let options = [&options[..], &["--client-certificate", "edge-client", "--gateway", "edge"]].concat();
+    let proxy = documents(&config("envoy-gateway", &options));
+    let proxy = find(&proxy, "EnvoyProxy");
+    assert_eq!(proxy["metadata"], json!({ "name": "edge-countersign", "namespace": "shop" }));
+    let reference = json!({ "group": "", "kind": "Secret", "name": "edge-client" });
+    assert_eq!(proxy["spec"]["backendTLS"]["clientCertificateRef"], reference);
+}
+
+#[test]
+fn clear_text_to_other_hosts_gets_a_warning() {
+    let notes = |options: &[&str]| Shell::new().notes(&[&["envoy", "config", "--target"][..], options].concat());
+    for options in [&["istio"][..], &["gateway-api"], &["envoy", "--sidecar", "authz.example:9191"]] {
+        assert!(notes(options).contains("WARNING: checks contain tokens"), "{options:?}");
+    }
+    let local = ["envoy", "--sidecar", "127.0.0.1:9191"];
+    for options in [&["envoy"][..], &local, &["istio", "--sidecar-ca", "sidecars"]] {
+        assert!(!notes(options).contains("WARNING"), "{options:?}");
     }
 }
 
@@ -194,6 +273,32 @@ fn values_that_do_not_fit_are_refused_with_the_name_of_the_option() {
         ("nginx", &["--server", "http://id.example", "--service", SERVICE], "--server"),
         ("nginx", &["--server", "https://id.example"], "--service"),
         ("nginx", &["--key-file", "/etc/$host;"], "--key-file"),
+        ("nginx", &["--sidecar-ca", "/ca.pem"], "--sidecar-ca has no effect on the target nginx"),
+        ("envoy", &["--sidecar-ca", "/ca.pem"], "--sidecar-ca is set, but the sidecar is at a Unix socket"),
+        ("envoy", &["--sidecar", "a:1", "--sidecar-ca", "ca.pem"], "--sidecar-ca is not the path of a file"),
+        ("envoy", &["--sidecar", "a:1", "--sidecar-ca", "/ca.pem }"], "--sidecar-ca is not the path of a file"),
+        ("envoy", &["--sidecar-server-name", "a.example"], "--sidecar-server-name needs --sidecar-ca"),
+        ("envoy", &["--sidecar-server-name", "*.example"], "--sidecar-server-name"),
+        ("envoy", &["--client-certificate", "/a.pem"], "--client-certificate needs --sidecar-ca"),
+        ("envoy", &["--client-key", "/a.key"], "--client-key needs --sidecar-ca"),
+        (
+            "envoy",
+            &["--sidecar", "a:1", "--sidecar-ca", "/ca.pem", "--client-certificate", "/a.pem"],
+            "--client-certificate needs --client-key",
+        ),
+        (
+            "envoy-mcp",
+            &["--sidecar", "a:1", "--sidecar-ca", "/ca.pem", "--client-key", "/a.key"],
+            "--client-key needs --client-certificate",
+        ),
+        ("istio", &["--sidecar-ca", "/ca.pem"], "--sidecar-ca is not the name of an object in Kubernetes"),
+        ("istio", &["--client-key", "/a.key"], "--client-key has no effect on the target istio"),
+        (
+            "istio-ambient",
+            &["--sidecar-ca", "ca", "--client-certificate", "client"],
+            "--client-certificate is not the Secret of --sidecar-ca",
+        ),
+        ("gateway-api", &["--client-certificate", "a"], "--client-certificate has no effect on the target gateway-api"),
     ] {
         let (code, error) =
             Shell::new().failure(&[["envoy", "config", "--target", target].as_slice(), options].concat());

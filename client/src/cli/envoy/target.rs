@@ -31,14 +31,26 @@ impl Target {
     pub const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Envoy | Self::EnvoyMcp => {
-                &["sidecar", "upstream", "listen", "admin-port", "host", "check-timeout", "max-stream"]
+                &[
+                    "sidecar",
+                    "sidecar-ca",
+                    "sidecar-server-name",
+                    "client-certificate",
+                    "client-key",
+                    "upstream",
+                    "listen",
+                    "admin-port",
+                    "host",
+                    "check-timeout",
+                    "max-stream",
+                ]
             }
-            Self::Istio => &["sidecar", "upstream", "check-timeout", "max-stream", "namespace"],
-            Self::IstioAmbient => &["sidecar", "upstream", "check-timeout", "namespace"],
+            Self::Istio => &["sidecar", "sidecar-ca", "sidecar-server-name", "client-certificate", "upstream", "check-timeout", "max-stream", "namespace"],
+            Self::IstioAmbient => &["sidecar", "sidecar-ca", "sidecar-server-name", "client-certificate", "upstream", "check-timeout", "namespace"],
             Self::EnvoyGateway => {
-                &["sidecar", "upstream", "host", "check-timeout", "max-stream", "namespace", "gateway"]
+                &["sidecar", "sidecar-ca", "sidecar-server-name", "client-certificate", "upstream", "host", "check-timeout", "max-stream", "namespace", "gateway"]
             }
-            Self::GatewayApi => &["sidecar", "upstream", "host", "namespace", "gateway"],
+            Self::GatewayApi => &["sidecar", "sidecar-ca", "sidecar-server-name", "upstream", "host", "namespace", "gateway"],
             Self::Nginx => &["upstream", "listen", "host", "check-timeout", "key-file"],
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{
     target::Target,
+    tls::{self, SidecarTls},
     values::{HostPort, SidecarAddress, in_milliseconds, in_seconds, label, plain_path},
 };
 use crate::cli::{context::absolute_path, error::CliError};
@@ -17,6 +18,8 @@ pub struct Settings {
     /// The file of certificate authorities for the control plane; `None` for those of the system.
     pub authority: Option<PathBuf>,
     pub sidecar: SidecarAddress,
+    /// TLS of the connection to the sidecar; `None` for clear text.
+    pub tls: Option<SidecarTls>,
     pub upstream: HostPort,
     pub listen: HostPort,
     pub admin_port: u16,
@@ -29,7 +32,7 @@ pub struct Settings {
 }
 
 /// The names of placeholders, with their values.
-type Values = Vec<(&'static str, String)>;
+pub type Values = Vec<(&'static str, String)>;
 
 /// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart in the namespace
 /// that `docs/run/kubernetes.md` uses.
@@ -57,7 +60,7 @@ pub fn render(target: Target, settings: &Settings) -> Result<String, CliError> {
         Target::Nginx => (include_str!("../../../templates/nginx.conf"), nginx_values(settings)?),
     };
     let fill = |text: String, (name, value): &(&str, String)| text.replace(&format!("{{{{{name}}}}}"), value);
-    Ok(values.iter().fold(template.to_owned(), fill))
+    Ok(tls::values(target, settings).iter().chain(&values).fold(template.to_owned(), fill))
 }
 
 fn envoy_values(settings: &Settings) -> Values {
@@ -187,7 +190,7 @@ fn control_plane(url: &str) -> Result<HostPort, CliError> {
     address.ok_or_else(|| usage("--server is not a URL that nginx can use", "write https://HOST:PORT"))
 }
 
-fn usage(problem: &str, next: &str) -> CliError {
+pub fn usage(problem: &str, next: &str) -> CliError {
     CliError::usage(problem).with_next(next)
 }
 
@@ -202,6 +205,7 @@ mod tests {
             control_plane: Some("https://id.example:8443/".to_owned()),
             authority: None,
             sidecar: default_sidecar(is_local),
+            tls: None,
             upstream: default_upstream(is_local),
             listen: HostPort { host: "127.0.0.1".to_owned(), port: 10_000 },
             admin_port: 9901,

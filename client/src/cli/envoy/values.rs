@@ -23,6 +23,21 @@ impl HostPort {
     pub fn is_ip(&self) -> bool {
         self.host.parse::<IpAddr>().is_ok()
     }
+
+    /// Whether only this machine can reach the address.
+    fn is_loopback(&self) -> bool {
+        self.host == "localhost" || self.host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+    }
+}
+
+impl SidecarAddress {
+    /// Whether other machines can read what the proxy sends to this address.
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Self::Unix(_) => false,
+            Self::Tcp(address) => !address.is_loopback(),
+        }
+    }
 }
 
 impl fmt::Display for HostPort {
@@ -40,11 +55,12 @@ impl FromStr for HostPort {
         let (host, port) = text.rsplit_once(':').ok_or(expected)?;
         let port = port.parse().ok().filter(|port| *port > 0).ok_or(expected)?;
         let host = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-            Some(host) if host.parse::<std::net::Ipv6Addr>().is_ok() => host,
-            None if is_dns_name(host) => host,
-            _ => return Err(expected),
+            // In one spelling, because Envoy compares addresses in certificates as texts.
+            Some(host) => host.parse::<std::net::Ipv6Addr>().map_err(|_| expected)?.to_string(),
+            None if is_dns_name(host) => host.to_owned(),
+            None => return Err(expected),
         };
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self { host, port })
     }
 }
 
@@ -72,6 +88,18 @@ pub fn label(text: &str) -> Result<String, &'static str> {
 pub fn host_name(text: &str) -> Result<String, &'static str> {
     let is_valid = text == "*" || is_dns_name(text.strip_prefix("*.").unwrap_or(text));
     let expected = "write a DNS name, such as service.example or *.example, or * for all";
+    is_valid.then(|| text.to_owned()).ok_or(expected)
+}
+
+/// Parses a DNS name without a wildcard.
+pub fn dns_name(text: &str) -> Result<String, &'static str> {
+    is_dns_name(text).then(|| text.to_owned()).ok_or("write a DNS name, such as authz.example.com")
+}
+
+/// Parses the name of a Secret or ConfigMap in Kubernetes: a subdomain of RFC 1123.
+pub fn object_name(text: &str) -> Result<String, &'static str> {
+    let is_valid = is_dns_name(text) && !text.bytes().any(|byte| byte.is_ascii_uppercase());
+    let expected = "write the name of a Secret or ConfigMap: lower-case letters, digits, dashes and dots";
     is_valid.then(|| text.to_owned()).ok_or(expected)
 }
 
@@ -121,6 +149,7 @@ mod tests {
             assert!(text.parse::<HostPort>().is_err(), "{text}");
             assert!(host_name(text).is_err(), "{text}");
             assert!(label(text).is_err(), "{text}");
+            assert!(dns_name(text).is_err() && object_name(text).is_err(), "{text}");
             assert!(format!("unix:/{text}").parse::<SidecarAddress>().is_err(), "{text}");
             assert!(plain_path(&format!("/{text}")).is_err(), "{text}");
         }
@@ -143,6 +172,8 @@ mod tests {
             assert!(host_name(text).is_ok(), "{text}");
         }
         assert!(host_name("*.*.example").is_err() && label("A").is_err());
+        assert!(dns_name("*.example").is_err() && object_name("A").is_err() && object_name("a.b-c").is_ok());
+        assert_eq!("[0:0::1]:1".parse::<HostPort>().unwrap().host, "::1");
     }
 
     #[test]
