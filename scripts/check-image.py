@@ -9,6 +9,7 @@ SBOM is valid, and lists the versions of Cargo.lock and of the Debian packages. 
 agree about names and versions.
 """
 
+import base64
 import hashlib
 import json
 import os
@@ -62,6 +63,7 @@ def problems_of_root(target: str, root: Path) -> list[str]:
     program, crate = TARGETS[target]
     entries = [path for path in root.rglob("*")]
     problems = [problem for path in entries for problem in problems_of_entry(program, path, root)]
+    problems += problems_of_certificates(root)
     problems += problems_of_program(target, root)
     problems += problems_of_sbom(root, program, crate)
     size = sum(path.stat().st_size for path in entries if path.is_file()) / 2**20
@@ -69,6 +71,17 @@ def problems_of_root(target: str, root: Path) -> list[str]:
         problems.append(f"the image has {size:.1f} MiB, more than {sys.argv[2]}")
     print(f"image: {target} has {size:.1f} MiB in {sum(path.is_file() for path in entries)} files")
     return [f"{target}: {problem}" for problem in problems]
+
+
+def problems_of_certificates(root: Path) -> list[str]:
+    """Some clients, such as that of Redis, use no certificate at all if one of them cannot be read."""
+    text = (root / "etc/ssl/certs/ca-certificates.crt").read_text()
+    for number, content in enumerate(re.findall(r"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", text, re.DOTALL), 1):
+        try:
+            base64.b64decode("".join(content.split()), validate=True)
+        except ValueError as error:
+            return [f"certificate {number} of ca-certificates.crt: {error}"]
+    return []
 
 
 def problems_of_entry(program: str, path: Path, root: Path) -> list[str]:

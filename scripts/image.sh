@@ -104,7 +104,7 @@ copy_libraries() {
 copy_system_files() {
     local certificate
     mkdir -p "$dir/etc/ssl/certs" "$dir/var/lib/dpkg/status.d"
-    for certificate in $(dpkg-query --listfiles ca-certificates | grep '\.crt$' | sort); do
+    for certificate in $(dpkg-query --listfiles ca-certificates | grep '^/usr/share/ca-certificates/.*\.crt$' | sort); do
         # The last line of a file may have no line end.
         sed -e '$a\' "$certificate"
     done >"$dir/etc/ssl/certs/ca-certificates.crt"

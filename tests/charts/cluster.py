@@ -123,7 +123,8 @@ def check_postgresql(shell: Shell, surroundings: Surroundings) -> None:
     trust_company(shell)
     shell.follow(title, "helm upgrade --install")
     record_host(shell, surroundings)
-    shell.follow(title, "/health")
+    if '"status":"healthy"' not in (health := shell.follow(title, "/health")):
+        raise ChartError(f"the control plane is not healthy: {health}")
 
 
 def record_host(shell: Shell, surroundings: Surroundings) -> None:
@@ -148,10 +149,8 @@ def install_store(shell: Shell) -> None:
     shell.run(f"""
 kubectl create namespace {name}
 kubectl --namespace identity get configmap countersign-ca --output jsonpath='{{.data.ca\\.crt}}' >ca.crt
-countersign envoy config --target envoy --sidecar {sidecar} --listen 0.0.0.0:10000 >envoy.yaml
-""")
-    add_tls(shell.folder / "envoy.yaml", sidecar.partition(":")[0])
-    shell.run(f"kubectl --namespace {name} create configmap envoy --from-file=envoy.yaml --from-file=ca.crt")
+countersign envoy config --target envoy --sidecar {sidecar} --sidecar-ca /etc/envoy/ca.crt --listen 0.0.0.0:10000 >envoy.yaml
+kubectl --namespace {name} create configmap envoy --from-file=envoy.yaml --from-file=ca.crt""")
     containers = [
         container("envoy", "envoyproxy/envoy:distroless-v1.40.0", "--config-path", "/etc/envoy/envoy.yaml",
                   readinessProbe={"tcpSocket": {"port": 10000}}, volumeMounts=[{"name": "envoy", "mountPath": "/etc/envoy"}]),
@@ -160,19 +159,6 @@ countersign envoy config --target envoy --sidecar {sidecar} --listen 0.0.0.0:100
     spec = pod_spec(*containers, volumes=[{"name": "envoy", "configMap": {"name": "envoy"}}])
     shell.apply(*service(name, name, spec, 80, 10000))
     shell.run(f"kubectl --namespace {name} rollout status deployment/{name} --timeout=60s")
-
-
-def add_tls(path: Path, sidecar: str) -> None:
-    configuration = yaml.safe_load(path.read_text())
-    (cluster,) = [it for it in configuration["static_resources"]["clusters"] if it["name"] == "countersign"]
-    validation = {"trusted_ca": {"filename": "/etc/envoy/ca.crt"},
-                  "match_typed_subject_alt_names": [{"san_type": "DNS", "matcher": {"exact": sidecar}}]}
-    cluster["transport_socket"] = {
-        "name": "envoy.transport_sockets.tls",
-        "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "sni": sidecar,
-                         "common_tls_context": {"validation_context": validation}},
-    }
-    path.write_text(yaml.safe_dump(configuration))
 
 
 def check_requests(shell: Shell, url: str) -> None:
