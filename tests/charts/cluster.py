@@ -109,9 +109,13 @@ def check_production(shell: Shell, surroundings: Surroundings) -> None:
 export COUNTERSIGN_URL=https://id.example.com COUNTERSIGN_CA=$PWD/company-ca.pem
 export COUNTERSIGN_HUMAN_TOKEN=$(kubectl --namespace identity exec statefulset/countersign -- \\
     countersign-control-plane --config /etc/countersign/config.toml human-token mint --subject operator --admin)
-countersign service create orders
-kubectl --namespace identity create job --from=cronjob/countersign-backup backup
-kubectl --namespace identity wait job/backup --for=condition=Complete --timeout=60s""")
+before=$(countersign service create before)""")
+    shell.follow("Restore a backup of SQLite", "create job backup-now")
+    shell.run("after=$(countersign service create after)")
+    shell.follow("Restore a backup of SQLite", "create job restore")
+    services = require(shell, "countersign service list", "before")
+    if "after" in services:
+        raise ChartError(f"the restored database is not that of the backup: {services}")
 
 
 def check_postgresql(shell: Shell, surroundings: Surroundings) -> None:
@@ -183,10 +187,12 @@ def address(shell: Shell, namespace: str, selector: str) -> str:
     return shell.run(f"kubectl --namespace {namespace} get pods --selector {selector} --output {query}").strip()
 
 
-def require(shell: Shell, commands: str, expected: str) -> None:
+def require(shell: Shell, commands: str, expected: str) -> str:
+    """Runs commands, which must print the expected text."""
     output = shell.run(commands)
     if expected not in output:
         raise ChartError(f"{commands} printed no {expected}:\n{output}")
+    return output
 
 
 if __name__ == "__main__":
