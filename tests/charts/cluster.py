@@ -10,6 +10,7 @@ node.py describes the node, and images.py the images.
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -57,6 +58,10 @@ def main() -> int:
             surroundings.start()
             check_postgresql(shell, surroundings)
             say("production runs on PostgreSQL and Redis")
+            check_upgrades(shell)
+            say("upgrades, rollbacks, restarts and a drain interrupted no request")
+            check_removal(shell)
+            say("the charts are removed")
     except (ChartError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
@@ -89,7 +94,7 @@ def check_trial(shell: Shell) -> None:
     shell.follow("Try it")
     shell.follow("The first agent")
     shell.follow("Sidecars", "helm install countersign-ext-authz")
-    install_store(shell)
+    install_store(shell, "ca.pem")
     check_requests(shell, "http://store.store.svc/")
     shell.follow("A native sidecar container")
     check_requests(shell, f"http://{address(shell, 'shop', 'app=shop')}:10000/")
@@ -129,6 +134,30 @@ def check_postgresql(shell: Shell, surroundings: Surroundings) -> None:
     record_host(shell, surroundings)
     if '"status":"healthy"' not in (health := shell.follow(title, "/health")):
         raise ChartError(f"the control plane is not healthy: {health}")
+    shell.run("""
+export COUNTERSIGN_URL=https://id.example.com COUNTERSIGN_CA=$PWD/company-ca.pem
+export COUNTERSIGN_HUMAN_TOKEN=$(curl --silent --fail --cacert company-ca.pem https://login.example.com/token)
+export COUNTERSIGN_SERVICE_ID=$(countersign service create shop)
+countersign role create reader --permission read
+countersign key create --scope sync --name production --out production.keys
+agent=$(countersign agent register --key agent.key --email me@example.com --name 'My agent')
+countersign role assign reader "$agent"
+kubectl --namespace identity create secret generic guarded-services --from-file=keys=production.keys
+kubectl --namespace identity create secret generic operator --from-literal=human-token="$COUNTERSIGN_HUMAN_TOKEN"
+helm install countersign-ext-authz charts/countersign-ext-authz --namespace identity --wait \\
+    --set image.registry=registry.example.com/identity \\
+    --set syncUrls=https://countersign.identity.svc:8444 \\
+    --set keys.existingSecret=guarded-services \\
+    --set ca.existingSecret=countersign-tls \\
+    --set tls.certManager.enabled=true \\
+    --set tls.certManager.issuerRef.kind=ClusterIssuer \\
+    --set tls.certManager.issuerRef.name=company \\
+    --set tests.controlPlaneUrl=https://countersign.identity.svc \\
+    --set tests.existingSecret=operator
+helm test countersign-ext-authz --namespace identity
+kubectl delete namespace store --ignore-not-found""")
+    install_store(shell, "company-ca.pem")
+    check_requests(shell, "http://store.store.svc/")
 
 
 def record_host(shell: Shell, surroundings: Surroundings) -> None:
@@ -147,12 +176,61 @@ def trust_company(shell: Shell) -> None:
     (shell.folder / "values.yaml").write_text(yaml.safe_dump(values))
 
 
-def install_store(shell: Shell) -> None:
+def check_upgrades(shell: Shell) -> None:
+    """Agents reach the service, and the API answers, while all pods are replaced. A drain leaves as many pods as the charts promise."""
+    with Traffic(shell, 'countersign agent call --plain-http http://store.store.svc/'), Traffic(shell, "countersign agent login"):
+        shell.run("""
+helm upgrade countersign charts/countersign --namespace identity --wait --reuse-values --set podAnnotations.release=new
+helm upgrade countersign-ext-authz charts/countersign-ext-authz --namespace identity --wait --reuse-values --set podAnnotations.release=new""")
+        shell.follow("Upgrades", "helm upgrade")
+        shell.follow("Upgrades", "helm rollback")
+        shell.follow("Secrets that change", "rollout restart")
+        status, _ = shell.attempt("kubectl drain node --ignore-daemonsets --delete-emptydir-data --pod-selector='!app' --timeout=20s")
+        if status == SUCCESS:
+            raise ChartError("a drain evicted all pods at once, although no other node can run them")
+        shell.run("kubectl uncordon node")
+        shell.run("kubectl --namespace identity wait deployment --all --for=condition=Available --timeout=120s")
+
+
+def check_removal(shell: Shell) -> None:
+    """What remains is what the page says, and a deletion of the namespace ends."""
+    shell.follow("Remove it")
+    require(shell, "kubectl --namespace identity get all", "No resources found")
+    shell.run("kubectl delete namespace identity --timeout=60s")
+
+
+class Traffic:
+    """Runs a command again and again, each of which must succeed."""
+
+    def __init__(self, shell: Shell, command: str):
+        self.command, self.count, self.failures = command, 0, []
+        self.shell, self.is_over = shell, threading.Event()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self) -> None:
+        while not self.is_over.wait(0.2):
+            self.count += 1
+            status, output = self.shell.attempt(self.command, "traffic-" + str(id(self)))
+            if status != SUCCESS:
+                self.failures.append(output)
+
+    def __enter__(self) -> "Traffic":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.is_over.set()
+        self.thread.join()
+        if self.failures:
+            raise ChartError(f"{len(self.failures)} of {self.count} times, {self.command!r} failed: {self.failures[0]}")
+
+
+def install_store(shell: Shell, authority: str) -> None:
     """Installs a service that answers with the headers of each request, and an Envoy in front of it that asks the sidecars."""
     name, sidecar = "store", "countersign-ext-authz.identity.svc.cluster.local:9191"
     shell.run(f"""
 kubectl create namespace {name}
-kubectl --namespace identity get configmap countersign-ca --output jsonpath='{{.data.ca\\.crt}}' >ca.crt
+cp {authority} ca.crt
 countersign envoy config --target envoy --sidecar {sidecar} --sidecar-ca /etc/envoy/ca.crt --listen 0.0.0.0:10000 >envoy.yaml
 kubectl --namespace {name} create configmap envoy --from-file=envoy.yaml --from-file=ca.crt""")
     containers = [

@@ -47,13 +47,16 @@ class Shell:
             raise ChartError(f"failed with {status}:\n{commands}\n---- its output\n{output}")
         return output
 
-    def attempt(self, commands: str) -> tuple[int, str]:
+    def attempt(self, commands: str, name: str = "output") -> tuple[int, str]:
+        """Runs commands that may fail. Commands at the same time need names of their own, and keep no variables."""
+        output = self.output.with_name(name)
+        keep = f"export -p >{self.state}.new\nmv {self.state}.new {self.state}" if name == "output" else ""
         # A command that runs on in the background keeps this file, and not a pipe whose end we would wait for.
-        with open(self.output, "wb") as file:
-            script = f"set -euo pipefail\n. {self.state}\nset -a\n{commands}\nset +a\nexport -p >{self.state}\n"
+        with open(output, "wb") as file:
+            script = f"set -euo pipefail\n. {self.state}\nset -a\n{commands}\nset +a\n{keep}\n"
             status = subprocess.run(["bash", "-c", script], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file,
                                     stderr=subprocess.STDOUT, timeout=SECONDS, check=False).returncode
-        return status, self.output.read_text(errors="replace")
+        return status, output.read_text(errors="replace")
 
     def apply(self, *objects: dict) -> None:
         """Gives the cluster objects of our own."""

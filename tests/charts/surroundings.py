@@ -5,6 +5,7 @@ a thread of this process gives Services an address and signs certificates.
 """
 
 import base64
+import re
 import socket
 import subprocess
 import threading
@@ -90,10 +91,11 @@ kubectl --namespace {NAMESPACE} create secret generic password --from-literal=pa
         tls = {"name": "tls", "mountPath": "/tls"}
         self.run("db", 5432, container("postgresql", "localhost/postgresql:1", START_POSTGRESQL, volumeMounts=[
             tls, {"name": "data", "mountPath": "/data"}, {"name": "password", "mountPath": "/password"}]))
-        user = ["--user", "countersign", "on", f">{PASSWORD}", "~*", "&*", "+@all"]
+        (user,) = re.findall(r"^user (countersign on .*)$", (REPOSITORY / "docs/run/redis.md").read_text(), re.MULTILINE)
+        users = ["--protected-mode", "no", "--user", "default", "off", "--user", *user.split()]
         files = ["--tls-cert-file", "/tls/tls.crt", "--tls-key-file", "/tls/tls.key", "--tls-ca-cert-file", "/tls/ca.crt"]
         self.run("redis", 6379, container("redis", "localhost/redis:1", "--port", "0", "--tls-port", "6379", "--tls-auth-clients", "no",
-                                          "--save", "", "--dir", "/tmp", *files, *user, volumeMounts=[tls]))
+                                          "--save", "", "--dir", "/tmp", *files, *users, volumeMounts=[tls]))
         self.run("login", 8443, container("issuer", "localhost/node:1", "--eval", ISSUER, volumeMounts=[tls]), port=443)
 
     def run(self, name: str, target: int, runs: dict, port: int = 0) -> None:
