@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 
+import page
 import yaml
 from api_server import TOOLS
 from images import load_programs, load_root
@@ -53,15 +54,20 @@ def main() -> int:
             check_trial(shell)
             say("the trial runs, with sidecars in a Deployment, in a DaemonSet and in the pod of a service")
             surroundings = Surroundings(api, shell, folder / "hosts")
+            check_mutual_tls(shell, surroundings)
             check_production(shell, surroundings)
             say("production runs on SQLite")
             surroundings.start()
             check_postgresql(shell, surroundings)
             say("production runs on PostgreSQL and Redis")
+            check_apply(shell)
+            say("the job of apply adds a service and its API key")
             check_upgrades(shell)
             say("upgrades, rollbacks, restarts and a drain interrupted no request")
             check_removal(shell)
             say("the charts are removed")
+            if left_out := shell.left_out():
+                raise ChartError(f"{page.PAGE} has commands that did not run: {left_out}")
     except (ChartError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
@@ -98,10 +104,22 @@ def check_trial(shell: Shell) -> None:
     check_requests(shell, "http://store.store.svc/")
     shell.follow("A native sidecar container")
     check_requests(shell, f"http://{address(shell, 'shop', 'app=shop')}:10000/")
+    shell.follow("Sidecars", "--target istio")
+    check_second_service(shell)
     shell.run("""
 helm upgrade countersign-ext-authz charts/countersign-ext-authz --namespace identity --reuse-values --wait --set kind=DaemonSet
 helm test countersign-ext-authz --namespace identity""")
     check_requests(shell, "http://store.store.svc/")
+
+
+def check_mutual_tls(shell: Shell, surroundings: Surroundings) -> None:
+    """cert-manager and mutual TLS for checks, by the commands of the page. The CA of the Envoys is that of the company."""
+    surroundings.sign(shell.folder / "client.crt", shell.folder / "client.key", ["helm-test"])
+    shell.run("""
+cp company-ca.pem envoys-ca.pem
+kubectl --namespace identity create secret tls helm-test-certificate --cert=client.crt --key=client.key""")
+    shell.follow("What encrypts checks")
+    shell.run("helm test countersign-ext-authz --namespace identity")
 
 
 def check_production(shell: Shell, surroundings: Surroundings) -> None:
@@ -167,18 +185,43 @@ def record_host(shell: Shell, surroundings: Surroundings) -> None:
 
 
 def trust_company(shell: Shell) -> None:
-    """Adds to the values of the page the CA of the issuer, which is no public one."""
-    shell.run("kubectl --namespace identity create configmap company-ca --from-file=ca.crt=company-ca.pem")
+    """Adds to the values of the page the CA of the issuer, which is that of the database, and no public one."""
     values = yaml.safe_load((shell.folder / "values.yaml").read_text())
-    values["settings"]["humans"]["issuers"]["corp"]["ca_file"] = "/company-ca/ca.crt"
-    values["extraVolumes"] = [{"name": "company-ca", "configMap": {"name": "company-ca"}}]
-    values["extraVolumeMounts"] = [{"name": "company-ca", "mountPath": "/company-ca", "readOnly": True}]
+    values["settings"]["humans"]["issuers"]["corp"]["ca_file"] = "/database-ca/ca.crt"
     (shell.folder / "values.yaml").write_text(yaml.safe_dump(values))
+
+
+def check_second_service(shell: Shell) -> None:
+    """A second service at the running sidecars, by the page about it. No pod restarts."""
+    path = REPOSITORY / "docs/run/second-service.md"
+    pods = shell.run("kubectl --namespace identity get pods --selector app.kubernetes.io/name=countersign-ext-authz --output name")
+    shell.follow("Add it", "service create", path=path)
+    shell.follow("In Kubernetes", path=path)
+    role = 'countersign role {} --service "$second"'
+    shell.run(role.format("create reader --permission read"))
+    call = role.format('assign reader "$agent" --wait')
+    wait_for("the sidecars do not follow the second service", lambda: "enforced" in shell.attempt(call)[1], lambda: shell.attempt(call)[1])
+    require(shell, "kubectl --namespace identity get pods --output name", pods.split()[0])
+
+
+def check_apply(shell: Shell) -> None:
+    """The job of `apply`, with a Secret that exists already and is in use."""
+    title = "Declared state"
+    shell.follow(title, "apply:", values="apply.yaml")
+    shell.follow(title, "create configmap cluster-issuer")
+    shell.follow(title, "kubectl --namespace identity label secret")
+    shell.follow(title, "--values apply.yaml")
+    require(shell, "countersign service list", "Shop")
+    shell.run("service=$COUNTERSIGN_SERVICE_ID; countersign key create --scope full --name apply --out shop.key")
+    shell.follow(title, "create secret generic countersign-apply")
+    require(shell, "kubectl --namespace identity get secret guarded-services --output jsonpath='{.data.keys}' | base64 -d | wc -l", "2")
+    check_requests(shell, "http://store.store.svc/")
 
 
 def check_upgrades(shell: Shell) -> None:
     """Agents reach the service, and the API answers, while all pods are replaced. A drain leaves as many pods as the charts promise."""
-    with Traffic(shell, 'countersign agent call --plain-http http://store.store.svc/'), Traffic(shell, "countersign agent login"):
+    api = "curl --silent --show-error --fail --cacert company-ca.pem https://id.example.com/.well-known/jwks.json"
+    with Traffic(shell, "countersign agent call --plain-http http://store.store.svc/"), Traffic(shell, api):
         shell.run("""
 helm upgrade countersign charts/countersign --namespace identity --wait --reuse-values --set podAnnotations.release=new
 helm upgrade countersign-ext-authz charts/countersign-ext-authz --namespace identity --wait --reuse-values --set podAnnotations.release=new""")
@@ -195,7 +238,8 @@ helm upgrade countersign-ext-authz charts/countersign-ext-authz --namespace iden
 def check_removal(shell: Shell) -> None:
     """What remains is what the page says, and a deletion of the namespace ends."""
     shell.follow("Remove it")
-    require(shell, "kubectl --namespace identity get all", "No resources found")
+    pods = "kubectl --namespace identity get pods"
+    wait_for("pods remain", lambda: "No resources found" in shell.attempt(pods)[1], lambda: shell.attempt(pods)[1])
     shell.run("kubectl delete namespace identity --timeout=60s")
 
 

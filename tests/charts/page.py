@@ -23,10 +23,10 @@ class Block:
     text: str
 
 
-def all_blocks() -> list[Block]:
-    """The blocks of the page, each with the heading above it."""
+def all_blocks(path: Path = PAGE) -> list[Block]:
+    """The blocks of a page, each with the heading above it."""
     title, found = "", []
-    for part in PART.finditer(PAGE.read_text()):
+    for part in PART.finditer(path.read_text()):
         if part["title"]:
             title = part["title"]
         elif fence := FENCE.match(part[0]):

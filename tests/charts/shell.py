@@ -24,19 +24,19 @@ class Shell:
         self.background: list[subprocess.Popen] = []
         self.done: set[page.Block] = set()
 
-    def follow(self, title: str, part: str = "") -> str:
-        """Runs the commands below a heading of the page, or the block that contains `part`. Writes its values to `values.yaml`."""
-        chosen = [it for it in page.all_blocks() if it.title == title and part in it.text]
+    def follow(self, title: str, part: str = "", values: str = "values.yaml", path: Path = page.PAGE) -> str:
+        """Runs the commands below a heading of a page, or the block that contains `part`. Writes values to a file."""
+        chosen = [it for it in page.all_blocks(path) if it.title == title and part in it.text]
         if not chosen:
-            raise ChartError(f"{page.PAGE}: no block below {title!r} contains {part!r}")
+            raise ChartError(f"{path}: no block below {title!r} contains {part!r}")
         output = ""
         for block in chosen:
             self.done.add(block)
             if block.kind == "yaml":
-                (self.folder / "values.yaml").write_text(block.text)
+                (self.folder / values).write_text(block.text)
             elif block.kind == "sh,background":
                 self.start(block.text)
-            elif block.kind == "sh":
+            elif block.kind in ("sh", "sh,ignore"):
                 output += self.run(block.text)
         return output
 
