@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Installs both charts in a cluster with a real node, by the commands of docs/run/kubernetes.md.
 
-    cluster.py ROOTS    ROOTS: the folder with the root file systems of the targets of the Dockerfile
-    cluster.py ROOTS shell    starts the cluster, and a shell in it
+    cluster.py ROOTS          ROOTS: the folder with the root file systems of the targets of the Dockerfile
+    cluster.py ROOTS shell    only starts the cluster, and a shell in it
 
 node.py describes the node, and images.py the images.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import page
@@ -36,42 +37,38 @@ def main() -> int:
     roots = Path(sys.argv[1]).resolve()
     folder = enter_namespaces()
     started = time.monotonic()
-
-    def say(text: str) -> None:
-        print(f"{time.monotonic() - started:4.0f} s  {text}", flush=True)
-
     try:
         with node(folder) as api:
-            say("the node is ready")
-            load_images(roots)
             os.environ["PATH"] += f":{roots}/cli/usr/local/bin"
-            say("the images are loaded")
             shell = Shell(folder)
+            load_images(roots)
             if sys.argv[2:] == ["shell"]:
+                print("the cluster runs", flush=True)
                 return subprocess.call(["bash"], cwd=shell.folder)
-            check_node(shell)
-            say("a pod runs, and resolves the name of a Service")
-            check_trial(shell)
-            say("the trial runs, with sidecars in a Deployment, in a DaemonSet and in the pod of a service")
-            surroundings = Surroundings(api, shell, folder / "hosts")
-            check_mutual_tls(shell, surroundings)
-            check_production(shell, surroundings)
-            say("production runs on SQLite")
-            surroundings.start()
-            check_postgresql(shell, surroundings)
-            say("production runs on PostgreSQL and Redis")
-            check_apply(shell)
-            say("the job of apply adds a service and its API key")
-            check_upgrades(shell)
-            say("upgrades, rollbacks, restarts and a drain interrupted no request")
-            check_removal(shell)
-            say("the charts are removed")
-            if left_out := shell.left_out():
-                raise ChartError(f"{page.PAGE} has commands that did not run: {left_out}")
+            for done, step in steps(shell, Surroundings(api, shell, folder / "hosts")):
+                step()
+                print(f"{time.monotonic() - started:4.0f} s  {done}", flush=True)
     except (ChartError, subprocess.TimeoutExpired) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def steps(shell: Shell, surroundings: Surroundings) -> list[tuple[str, Callable[[], None]]]:
+    return [
+        ("a pod runs, and resolves the name of a Service", lambda: check_node(shell)),
+        ("the trial works, and its sidecars decide in a Deployment and in the pod of a service", lambda: check_trial(shell)),
+        ("a second service came to the running sidecars", lambda: check_second_service(shell)),
+        ("sidecars in a DaemonSet decide", lambda: check_daemon_set(shell)),
+        ("checks use mutual TLS and certificates of cert-manager", lambda: check_mutual_tls(shell, surroundings)),
+        ("the trial became production on SQLite, and a backup was restored", lambda: check_production(shell, surroundings)),
+        ("PostgreSQL, Redis and an issuer run", surroundings.start),
+        ("production works with PostgreSQL and Redis", lambda: check_postgresql(shell, surroundings)),
+        ("the job of apply added a service and its API key", lambda: check_apply(shell)),
+        ("upgrades, rollbacks, restarts and a drain interrupted no request", lambda: check_upgrades(shell)),
+        ("the charts are removed", lambda: check_removal(shell)),
+        ("every command of the page ran", lambda: check_page(shell)),
+    ]
 
 
 def load_images(roots: Path) -> None:
@@ -105,7 +102,9 @@ def check_trial(shell: Shell) -> None:
     shell.follow("A native sidecar container")
     check_requests(shell, f"http://{address(shell, 'shop', 'app=shop')}:10000/")
     shell.follow("Sidecars", "--target istio")
-    check_second_service(shell)
+
+
+def check_daemon_set(shell: Shell) -> None:
     shell.run("""
 helm upgrade countersign-ext-authz charts/countersign-ext-authz --namespace identity --reuse-values --wait --set kind=DaemonSet
 helm test countersign-ext-authz --namespace identity""")
@@ -241,6 +240,11 @@ def check_removal(shell: Shell) -> None:
     pods = "kubectl --namespace identity get pods"
     wait_for("pods remain", lambda: "No resources found" in shell.attempt(pods)[1], lambda: shell.attempt(pods)[1])
     shell.run("kubectl delete namespace identity --timeout=60s")
+
+
+def check_page(shell: Shell) -> None:
+    if left_out := shell.left_out():
+        raise ChartError(f"{page.PAGE} has commands that did not run: {left_out}")
 
 
 class Traffic:

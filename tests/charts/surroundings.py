@@ -5,6 +5,7 @@ a thread of this process gives Services an address and signs certificates.
 """
 
 import base64
+import contextlib
 import re
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from pathlib import Path
 from api_server import ApiServer
 from images import load_programs
 from node import wait_for
-from render import REPOSITORY
+from render import REPOSITORY, ChartError
 from shell import Shell
 from workloads import container, pod_spec, service
 
@@ -115,12 +116,18 @@ kubectl --namespace {NAMESPACE} create secret generic password --from-literal=pa
         """Gives each Service of type LoadBalancer an address, and signs what cert-manager would sign."""
         while True:
             time.sleep(0.5)
-            for it in self.api.request("GET", "/api/v1/services")["items"]:
-                if it["spec"]["type"] == "LoadBalancer" and not it["status"]["loadBalancer"]:
-                    it["status"]["loadBalancer"] = {"ingress": [{"ip": "203.0.113." + it["spec"]["clusterIP"].rpartition(".")[2]}]}
-                    self.api.request("PUT", f"/api/v1/namespaces/{it['metadata']['namespace']}/services/{it['metadata']['name']}/status", it)
-            for it in self.api.request("GET", CERTIFICATES)["items"]:
-                self.issue(it["metadata"]["namespace"], it["spec"])
+            # Somebody else may change an object at the same time, and at the end the API server is gone.
+            with contextlib.suppress(OSError, ChartError):
+                for it in self.api.request("GET", "/api/v1/services")["items"]:
+                    if it["spec"]["type"] == "LoadBalancer" and not it["status"]["loadBalancer"]:
+                        self.publish(it)
+                for it in self.api.request("GET", CERTIFICATES)["items"]:
+                    self.issue(it["metadata"]["namespace"], it["spec"])
+
+    def publish(self, service: dict) -> None:
+        metadata, address = service["metadata"], "203.0.113." + service["spec"]["clusterIP"].rpartition(".")[2]
+        service["status"]["loadBalancer"] = {"ingress": [{"ip": address}]}
+        self.api.request("PUT", f"/api/v1/namespaces/{metadata['namespace']}/services/{metadata['name']}/status", service)
 
     def issue(self, namespace: str, requested: dict) -> None:
         secrets = f"/api/v1/namespaces/{namespace}/secrets"
