@@ -122,7 +122,7 @@ fn check_options(args: &ConfigArgs) -> Result<(), CliError> {
         ("gateway", args.gateway.is_some()),
         ("key-file", args.key_file.is_some()),
     ];
-    let used = args.target.options();
+    let used = [args.target.options(), args.target.tls_options()].concat();
     match set.into_iter().find(|(name, is_set)| *is_set && !used.contains(name)) {
         None => Ok(()),
         Some((name, _)) => {
@@ -167,8 +167,9 @@ fn note(target: Target, settings: &Settings) -> String {
     } else {
         ""
     };
-    let sidecar =
-        format!("{clear_text}Next: run the sidecar at this address: docs/run/sidecar.md, or the chart countersign-ext-authz");
+    let sidecar = format!(
+        "{clear_text}Next: run the sidecar at this address: docs/run/sidecar.md, or the chart countersign-ext-authz"
+    );
     match target {
         Target::Envoy => sidecar,
         Target::EnvoyMcp => format!("{sidecar}\nNext: give the sidecar a rule with a table `mcp`: docs/use/mcp.md"),

@@ -106,7 +106,8 @@ fn gateways_and_meshes_verify_the_sidecar_and_prove_who_they_are() {
         for (client, mode) in [(&[][..], "SIMPLE"), (&["--client-certificate", "sidecars"], "MUTUAL")] {
             let documents = documents(&config(target, &[&options[..], client].concat()));
             let rule = find(&documents, "DestinationRule");
-            let expected = json!({ "mode": mode, "credentialName": "sidecars", "sni": host, "subjectAltNames": [host] });
+            let expected =
+                json!({ "mode": mode, "credentialName": "sidecars", "sni": host, "subjectAltNames": [host] });
             assert_eq!((&rule["spec"]["host"], &rule["spec"]["trafficPolicy"]["tls"]), (&json!(host), &expected));
             assert_eq!(rule["metadata"]["namespace"], "shop");
             let policy = &find(&documents, "AuthorizationPolicy")["spec"];
@@ -116,7 +117,8 @@ fn gateways_and_meshes_verify_the_sidecar_and_prove_who_they_are() {
         }
     }
     for target in ["envoy-gateway", "gateway-api"] {
-        let documents = documents(&config(target, &[&options[..], &["--sidecar-server-name", "authz.example"]].concat()));
+        let documents =
+            documents(&config(target, &[&options[..], &["--sidecar-server-name", "authz.example"]].concat()));
         let policy = find(&documents, "BackendTLSPolicy");
         let expected = json!({
             "targetRefs": [{ "group": "", "kind": "Service", "name": "countersign-ext-authz" }],

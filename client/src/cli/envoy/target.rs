@@ -27,31 +27,31 @@ impl Target {
         matches!(self, Self::Envoy | Self::EnvoyMcp | Self::Nginx)
     }
 
-    /// The options that a target uses, besides those for the control plane and the service.
+    /// The options that a target uses, besides those for TLS, the control plane and the service.
     pub const fn options(self) -> &'static [&'static str] {
         match self {
             Self::Envoy | Self::EnvoyMcp => {
-                &[
-                    "sidecar",
-                    "sidecar-ca",
-                    "sidecar-server-name",
-                    "client-certificate",
-                    "client-key",
-                    "upstream",
-                    "listen",
-                    "admin-port",
-                    "host",
-                    "check-timeout",
-                    "max-stream",
-                ]
+                &["sidecar", "upstream", "listen", "admin-port", "host", "check-timeout", "max-stream"]
             }
-            Self::Istio => &["sidecar", "sidecar-ca", "sidecar-server-name", "client-certificate", "upstream", "check-timeout", "max-stream", "namespace"],
-            Self::IstioAmbient => &["sidecar", "sidecar-ca", "sidecar-server-name", "client-certificate", "upstream", "check-timeout", "namespace"],
+            Self::Istio => &["sidecar", "upstream", "check-timeout", "max-stream", "namespace"],
+            Self::IstioAmbient => &["sidecar", "upstream", "check-timeout", "namespace"],
             Self::EnvoyGateway => {
-                &["sidecar", "sidecar-ca", "sidecar-server-name", "client-certificate", "upstream", "host", "check-timeout", "max-stream", "namespace", "gateway"]
+                &["sidecar", "upstream", "host", "check-timeout", "max-stream", "namespace", "gateway"]
             }
-            Self::GatewayApi => &["sidecar", "sidecar-ca", "sidecar-server-name", "upstream", "host", "namespace", "gateway"],
+            Self::GatewayApi => &["sidecar", "upstream", "host", "namespace", "gateway"],
             Self::Nginx => &["upstream", "listen", "host", "check-timeout", "key-file"],
+        }
+    }
+
+    /// The options that a target uses for TLS to the sidecar.
+    pub const fn tls_options(self) -> &'static [&'static str] {
+        match self {
+            Self::Envoy | Self::EnvoyMcp => &["sidecar-ca", "sidecar-server-name", "client-certificate", "client-key"],
+            Self::Istio | Self::IstioAmbient | Self::EnvoyGateway => {
+                &["sidecar-ca", "sidecar-server-name", "client-certificate"]
+            }
+            Self::GatewayApi => &["sidecar-ca", "sidecar-server-name"],
+            Self::Nginx => &[],
         }
     }
 }

@@ -15,7 +15,7 @@ use std::net::IpAddr;
 #[derive(Args)]
 pub struct TlsArgs {
     /// The CA that signed the sidecar's certificate. With it, the proxy uses TLS. For Envoy, a PEM file; for Istio, a Secret with the key
-    /// ca.crt in the namespace of your service; for Envoy Gateway and the Gateway API, a ConfigMap with the key ca.crt in the
+    /// ca.crt in the namespace of your service; for Envoy Gateway and the Gateway API, a `ConfigMap` with the key ca.crt in the
     /// namespace of the sidecar [default: no TLS]
     #[arg(long, value_name = "FILE|NAME")]
     pub sidecar_ca: Option<String>,
@@ -33,7 +33,7 @@ pub struct TlsArgs {
 
 /// How the proxy verifies the sidecar, and proves who it is itself.
 pub struct SidecarTls {
-    /// A file, or the name of a Secret or ConfigMap.
+    /// A file, or the name of a Secret or `ConfigMap`.
     ca: String,
     server_name: String,
     client: Option<ClientCertificate>,
@@ -90,7 +90,10 @@ fn client(
             let is_istio = matches!(target, Target::Istio | Target::IstioAmbient);
             if is_istio && secret != ca {
                 let next = "put tls.crt, tls.key and ca.crt into one Secret, and name it in both options";
-                return Err(usage("--client-certificate is not the Secret of --sidecar-ca, but Istio reads one Secret", next));
+                return Err(usage(
+                    "--client-certificate is not the Secret of --sidecar-ca, but Istio reads one Secret",
+                    next,
+                ));
             }
             Ok(Some(ClientCertificate::Secret(secret)))
         }

@@ -96,7 +96,7 @@ pub fn dns_name(text: &str) -> Result<String, &'static str> {
     is_dns_name(text).then(|| text.to_owned()).ok_or("write a DNS name, such as authz.example.com")
 }
 
-/// Parses the name of a Secret or ConfigMap in Kubernetes: a subdomain of RFC 1123.
+/// Parses the name of a Secret or `ConfigMap` in Kubernetes: a subdomain of RFC 1123.
 pub fn object_name(text: &str) -> Result<String, &'static str> {
     let is_valid = is_dns_name(text) && !text.bytes().any(|byte| byte.is_ascii_uppercase());
     let expected = "write the name of a Secret or ConfigMap: lower-case letters, digits, dashes and dots";
