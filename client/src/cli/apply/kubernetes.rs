@@ -188,21 +188,20 @@ impl Kubernetes {
         request.send().await.map_err(unreachable)
     }
 
-    /// The body of the answer is not shown, because it may contain the Secret.
+    /// The body of the answer is not shown, because it may contain the Secret. The remedy is in the text, which `apply` lists with those of
+    /// the other changes.
     fn refused(&self, action: &str, secret: &KubernetesSecret, status: StatusCode) -> CliError {
         let (name, namespace) = (&secret.name, &self.namespace);
-        let error = CliError::failed(format!(
-            "cannot {action} the Secret {name} in the namespace {namespace}: the Kubernetes API server answers {status}"
-        ));
-        match status {
-            StatusCode::NOT_FOUND => {
-                error.with_next("list the Secret in `apply.secrets` of the chart, which creates it, or create it empty")
+        let remedy = match status {
+            StatusCode::NOT_FOUND => "list the Secret in `apply.secrets` of the chart, which creates it, or create it empty",
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                "list the Secret in `apply.secrets` of the chart, or let the service account `get` and `patch` it"
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => error.with_next(
-                "list the Secret in `apply.secrets` of the chart, or let the service account `get` and `patch` it",
-            ),
-            _ => error.with_next("run the command again"),
-        }
+            _ => "run the command again",
+        };
+        CliError::failed(format!(
+            "cannot {action} the Secret {name} in the namespace {namespace}: the Kubernetes API server answers {status}: {remedy}"
+        ))
     }
 }
 
