@@ -27,7 +27,7 @@ use crate::{
     response::{HeaderNames, ResponseBuilder},
     rules::RuleSet,
     sync::Instance,
-    view::{ApiKeyIndex, Views},
+    view::Views,
 };
 use arc_swap::ArcSwap;
 use copies::{Copies, CopyContext};
@@ -149,9 +149,7 @@ impl App {
             clock: Arc::clone(&clock),
             rng,
         };
-        let at_start = (0..).map(ApiKeyIndex).zip(&authorizations);
-        let at_start = at_start.map(|(key, authorization)| (key, factory.create_at_start(key, authorization))).collect();
-        let (key_tasks, changes) = KeyTasks::new(at_start, Arc::clone(&views), Arc::clone(&metrics));
+        let (key_tasks, changes) = KeyTasks::new(&factory, &authorizations);
         let default = routes.default_service;
         let keys_reloader = credentials::follow_keys_file(&sync, default, authorizations, factory, changes, &metrics);
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader);
@@ -232,9 +230,8 @@ impl App {
             metrics.ports.of_port("admin"),
             shutdown.clone(),
         );
-        let servers = async {
-            tokio::try_join!(checks_and_stop, key_tasks.run(stop_keys.clone()), async { Ok(admin.await?) })
-        };
+        let servers =
+            async { tokio::try_join!(checks_and_stop, key_tasks.run(stop_keys.clone()), async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => {
                 result?;

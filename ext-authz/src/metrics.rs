@@ -45,10 +45,9 @@ pub enum Verdict {
 /// every reason, so a new reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
-        // A view that the control plane has not confirmed yet counts as missing, although its service is known.
-        Reason::ViewMissing => true,
-        // The service of a refused API key is known if the key had a view.
-        Reason::SyncKeyRefused => true,
+        // A view that the control plane has not confirmed yet counts as missing, although its service is known. The service of a refused
+        // API key is known if the key had a view.
+        Reason::ViewMissing | Reason::SyncKeyRefused => true,
         Reason::TokenMissing
         | Reason::TokenRepeated
         | Reason::TokenMalformed

@@ -113,10 +113,8 @@ helm test countersign-ext-authz --namespace identity""")
 
 def check_mutual_tls(shell: Shell, surroundings: Surroundings) -> None:
     """cert-manager and mutual TLS for checks, by the commands of the page. The CA of the Envoys is that of the company."""
-    surroundings.sign(shell.folder / "client.crt", shell.folder / "client.key", ["helm-test"])
-    shell.run("""
-cp company-ca.pem envoys-ca.pem
-kubectl --namespace identity create secret tls helm-test-certificate --cert=client.crt --key=client.key""")
+    surroundings.sign(shell.folder / "helm-test.pem", shell.folder / "helm-test-key.pem", ["helm-test"])
+    shell.run("cp company-ca.pem envoys-ca.pem")
     shell.follow("What encrypts checks")
     shell.run("helm test countersign-ext-authz --namespace identity")
 

@@ -200,7 +200,7 @@ impl KeyFollower {
                 Place::Kept(index) => before.get_mut(index).and_then(Option::take),
                 Place::Replaces(index) => {
                     replaced += 1;
-                    before.get_mut(index).and_then(Option::take).map(|old| self.replaced(old, &it))
+                    before.get_mut(index).and_then(Option::take).map(|old| with_credentials(old, &it))
                 }
                 Place::New => {
                     added += 1;
@@ -228,15 +228,6 @@ impl KeyFollower {
         format!("{total} API keys: {added} added, {replaced} replaced, {removed} removed")
     }
 
-    /// The key in use with the credentials of another key of its service, which its next connection uses.
-    fn replaced(&self, old: KeyInUse, new: &KeyInFile) -> KeyInUse {
-        // The key was asked about, so it is valid in a header.
-        if let Ok(value) = authorization_metadata(&new.key) {
-            old.authorization.store(Arc::new(value));
-        }
-        KeyInUse { key: new.key.clone(), ..old }
-    }
-
     fn added(&mut self, new: &KeyInFile, service: Option<ServiceId>) -> Option<KeyInUse> {
         let index = ApiKeyIndex(self.next_index);
         self.next_index += 1;
@@ -249,6 +240,15 @@ impl KeyFollower {
         // The receiver is gone only while the process stops.
         let _stopping = self.changes.send(change);
     }
+}
+
+/// The key in use with the credentials of another key of its service, which its next connection uses.
+fn with_credentials(old: KeyInUse, new: &KeyInFile) -> KeyInUse {
+    // The key was asked about, so it is valid in a header.
+    if let Ok(value) = authorization_metadata(&new.key) {
+        old.authorization.store(Arc::new(value));
+    }
+    KeyInUse { key: new.key.clone(), ..old }
 }
 
 fn authorization_metadata(key: &ApiKey) -> Result<MetadataValue<Ascii>, String> {

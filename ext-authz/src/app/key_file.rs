@@ -85,7 +85,8 @@ pub fn plan(in_use: &[KnownKey<'_>], in_file: &[KnownKey<'_>], default: DefaultS
     let mut places: Vec<_> = in_file.iter().map(|it| position(it.key).map_or(Place::New, Place::Kept)).collect();
     let mut gone: Vec<_> = (0..in_use.len()).filter(|index| !places.contains(&Place::Kept(*index))).collect();
     for (place, new) in places.iter_mut().zip(in_file).filter(|(place, _)| **place == Place::New) {
-        let is_predecessor = |index: &usize| new.service.is_some() && in_use.get(*index).and_then(|it| it.service) == new.service;
+        let is_predecessor =
+            |index: &usize| new.service.is_some() && in_use.get(*index).and_then(|it| it.service) == new.service;
         if let Some(found) = gone.iter().position(is_predecessor) {
             *place = Place::Replaces(gone.swap_remove(found));
         }
@@ -168,15 +169,20 @@ mod tests {
 
     #[test]
     fn default_service_is_neither_removed_nor_changed() {
-        for (in_use, in_file, other) in
-            [("a1 b2", "b2", "the first API key belongs to svc_"), ("a1 b2", "b2 a1", "first, or set routes.default"), ("a1 b0", "b0", "not known")]
-        {
+        for (in_use, in_file, other) in [
+            ("a1 b2", "b2", "the first API key belongs to svc_"),
+            ("a1 b2", "b2 a1", "first, or set routes.default"),
+            ("a1 b0", "b0", "not known"),
+        ] {
             let error = planned(in_use, in_file, of_first(1)).unwrap_err();
             assert!(error.contains(other) && error.contains(&ServiceId::from_bits(1).to_string()), "{error}");
         }
         let configured = |service| DefaultService::Configured(ServiceId::from_bits(service));
         let error = planned("a1 b2", "a1", configured(2)).unwrap_err();
-        assert!(error.contains("routes.default_service") && error.contains(&ServiceId::from_bits(2).to_string()), "{error}");
+        assert!(
+            error.contains("routes.default_service") && error.contains(&ServiceId::from_bits(2).to_string()),
+            "{error}"
+        );
         assert!(planned("a1 b2", "b2", configured(2)).is_ok());
         assert!(planned("a1", "b3", configured(2)).is_ok(), "nothing worked for the default service before");
         assert!(planned("a0 b2", "b2", DefaultService::OfFirstKey(None)).is_ok(), "the first key never had a view");

@@ -7,9 +7,7 @@ use super::{
 use crate::{
     copy::CopyWriter,
     metrics::Metrics,
-    sync::{
-        AddressPlan, Authorization, FutureView, Instance, ProcessIdentity, StreamClient, SyncTarget,
-    },
+    sync::{AddressPlan, Authorization, FutureView, Instance, ProcessIdentity, StreamClient, SyncTarget},
     view::{ApiKeyIndex, Views},
 };
 use arc_swap::ArcSwap;
@@ -105,13 +103,12 @@ pub struct KeyTasks {
 }
 
 impl KeyTasks {
-    /// Also returns the sender of changes.
-    pub fn new(
-        at_start: Vec<(ApiKeyIndex, KeyTask)>,
-        views: Arc<Views>,
-        metrics: Arc<Metrics>,
-    ) -> (Self, mpsc::UnboundedSender<KeyChange>) {
+    /// The tasks of the API keys in the settings. Also returns the sender of changes.
+    pub fn new(factory: &KeyTaskFactory, authorizations: &[Authorization]) -> (Self, mpsc::UnboundedSender<KeyChange>) {
         let (sender, changes) = mpsc::unbounded_channel();
+        let keys = (0..).map(ApiKeyIndex).zip(authorizations);
+        let at_start = keys.map(|(key, authorization)| (key, factory.create_at_start(key, authorization))).collect();
+        let (views, metrics) = (Arc::clone(&factory.views), Arc::clone(&factory.metrics));
         (Self { at_start, changes, views, metrics }, sender)
     }
 

@@ -70,7 +70,14 @@ pub struct CheckOutcome<'r> {
 
 impl From<Reason> for CheckOutcome<'_> {
     fn from(reason: Reason) -> Self {
-        Self { view: None, rule: None, policy: None, service: None, error: None, decision: Decision::Denied(reason.into()) }
+        Self {
+            view: None,
+            rule: None,
+            policy: None,
+            service: None,
+            error: None,
+            decision: Decision::Denied(reason.into()),
+        }
     }
 }
 

@@ -96,5 +96,8 @@ fn service_without_an_api_key_has_no_gauges() {
     metrics.forget_service(SERVICE);
     let text = exposed(&metrics);
     let of_service: Vec<_> = text.lines().filter(|line| line.contains(&SERVICE.to_string())).collect();
-    assert!(of_service.iter().all(|line| line.contains("_total{") || line.contains("check_duration")), "{of_service:#?}");
+    assert!(
+        of_service.iter().all(|line| line.contains("_total{") || line.contains("check_duration")),
+        "{of_service:#?}"
+    );
 }

@@ -23,5 +23,5 @@ pub use client::{FutureView, StreamClient};
 pub use connection::{Authorization, SyncTarget};
 pub use copy_progress::CopyProgress;
 pub use decode::MessageError;
-pub use key_inquiry::{KeyInquiryError, service_of_key};
 pub use instance::{INSTANCE_LEN, Instance, ProcessIdentity};
+pub use key_inquiry::{KeyInquiryError, service_of_key};

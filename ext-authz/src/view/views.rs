@@ -84,11 +84,7 @@ impl Views {
             by_service: HashMap::new(),
             removed_services: BTreeSet::new(),
         };
-        Self {
-            current: ArcSwap::from_pointee(current),
-            refused_keys: Mutex::default(),
-            unknown_keys: Mutex::default(),
-        }
+        Self { current: ArcSwap::from_pointee(current), refused_keys: Mutex::default(), unknown_keys: Mutex::default() }
     }
 
     /// Replaces the view of an API key. The key no longer counts as refused or unknown. Does nothing if the key was removed.
@@ -308,7 +304,11 @@ mod tests {
         let views = Views::new(2, None);
         views.mark_key_unknown(ApiKeyIndex(0));
         assert_eq!(views.resolve(None).unwrap_err(), Reason::SyncKeyRefused);
-        assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing, "the other key may be of this service");
+        assert_eq!(
+            views.resolve(Some(other)).unwrap_err(),
+            Reason::ViewMissing,
+            "the other key may be of this service"
+        );
         views.publish(ApiKeyIndex(1), &view(other, 10, 1));
         assert_eq!(views.resolve(Some(SERVICE_ID)).unwrap_err(), Reason::SyncKeyRefused);
         assert!(!views.is_unknown(other));

@@ -211,7 +211,11 @@ async fn interrupted_run_is_repeated_and_a_lost_key_is_replaced_only_if_asked() 
     let shop = SHOP.split("  - name: Port").next().unwrap();
     // The Secret cannot be changed, so no key is made.
     fixture.refuse_patches(&[StatusCode::FORBIDDEN]);
-    fixture.assert_fails(shop, &[], &["cannot change the Secret guarded-services in the namespace identity", "403", "apply.secrets"]);
+    fixture.assert_fails(
+        shop,
+        &[],
+        &["cannot change the Secret guarded-services in the namespace identity", "403", "apply.secrets"],
+    );
     assert!(fixture.live_keys().is_empty());
     // The key is made, but does not reach the Secret.
     fixture.refuse_patches(&[StatusCode::OK, StatusCode::INTERNAL_SERVER_ERROR]);

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
-use countersign_tests::{Agent, ControlPlane, Envoy, HttpResponse, Sidecar, Upstream, eventually, sidecar::run_command, tools};
+use countersign_tests::{
+    Agent, ControlPlane, Envoy, HttpResponse, Sidecar, Upstream, eventually, sidecar::run_command, tools,
+};
 use serde_json::{Value, json};
 use std::{fs, process::Command, sync::Arc};
 use tokio::{sync::watch, task::JoinHandle};
@@ -107,7 +109,10 @@ impl Fixture {
         self.sidecar.wait_for_metric(&count("failed")).await;
         self.envoy.listener.get_as(&self.token, "/").await.expect(200);
         let log = self.sidecar.log();
-        assert!(lines.iter().all(|line| line.is_empty() || !log.contains(line)), "no line of the file is logged: {log}");
+        assert!(
+            lines.iter().all(|line| line.is_empty() || !log.contains(line)),
+            "no line of the file is logged: {log}"
+        );
     }
 
     /// What the command `explain` says about a request to the second service.
@@ -154,7 +159,9 @@ async fn services_come_and_go_while_the_first_one_has_no_refused_request() {
 
     fixture.write_keys(&[first]);
     fixture.assert_reason("sync_key_removed").await;
-    sidecar.wait_for_log("the API key of this service was removed: its requests are refused with sync_key_removed").await;
+    sidecar
+        .wait_for_log("the API key of this service was removed: its requests are refused with sync_key_removed")
+        .await;
     let is_gone = async || sidecar.metric(&confirmed).await.is_none().then_some(());
     eventually("the gauges of the removed service are gone", is_gone, || sidecar.log()).await;
     assert_eq!(sidecar.admin.get("/readyz").await.status, 200);

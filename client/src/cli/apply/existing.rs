@@ -133,7 +133,14 @@ impl Access {
         } else {
             Vec::new()
         };
-        Ok(Existing { services, agents, services_in_no_file, is_read_by_key: false, read_at: clock::now(), secret_entries })
+        Ok(Existing {
+            services,
+            agents,
+            services_in_no_file,
+            is_read_by_key: false,
+            read_at: clock::now(),
+            secret_entries,
+        })
     }
 
     pub fn human_owns(&self, service: &Service) -> bool {

@@ -334,7 +334,10 @@ fn check_key(key: &DeclaredKey) -> Result<(), String> {
     let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
     let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     require(!name.is_empty() && name.bytes().all(is_name), "kubernetesSecret.name: must be the name of a Secret")?;
-    require(!key.is_empty() && key.bytes().all(is_key), "kubernetesSecret.key: must be a key of a Secret, such as `keys`")
+    require(
+        !key.is_empty() && key.bytes().all(is_key),
+        "kubernetesSecret.key: must be a key of a Secret, such as `keys`",
+    )
 }
 
 fn check_assignment(assignment: &DeclaredAssignment) -> Result<(), String> {

@@ -90,11 +90,15 @@ struct Metadata {
 #[derive(Clone, Copy)]
 enum Edit<'e> {
     /// Nobody else makes this key meanwhile.
-    Begin { label: &'e str },
+    Begin {
+        label: &'e str,
+    },
     /// The control plane has made no key.
     Cancel,
     Add(&'e SecretString),
-    Remove { key_id: &'e str },
+    Remove {
+        key_id: &'e str,
+    },
 }
 
 impl Kubernetes {
@@ -140,7 +144,9 @@ impl Kubernetes {
         }
         // The error of the parser is not shown, because it may contain the Secret.
         let body = response.bytes().await.ok().and_then(|body| serde_json::from_slice(&body).ok());
-        body.ok_or_else(|| CliError::failed(format!("the answer of the Kubernetes API server about {} is no Secret", secret.name)))
+        body.ok_or_else(|| {
+            CliError::failed(format!("the answer of the Kubernetes API server about {} is no Secret", secret.name))
+        })
     }
 
     /// Changes an entry, and repeats this if somebody else changes the Secret at the same time.
@@ -156,7 +162,8 @@ impl Kubernetes {
                 return Err(self.refused("change", secret, status));
             }
         }
-        Err(CliError::failed(format!("the Secret {} changes all the time", secret.name)).with_next("run the command again"))
+        Err(CliError::failed(format!("the Secret {} changes all the time", secret.name))
+            .with_next("run the command again"))
     }
 
     async fn send(
@@ -181,21 +188,20 @@ impl Kubernetes {
         request.send().await.map_err(unreachable)
     }
 
-    /// The body of the answer is not shown, because it may contain the Secret.
+    /// The body of the answer is not shown, because it may contain the Secret. The remedy is in the text, which `apply` lists with those of
+    /// the other changes.
     fn refused(&self, action: &str, secret: &KubernetesSecret, status: StatusCode) -> CliError {
         let (name, namespace) = (&secret.name, &self.namespace);
-        let error = CliError::failed(format!(
-            "cannot {action} the Secret {name} in the namespace {namespace}: the Kubernetes API server answers {status}"
-        ));
-        match status {
-            StatusCode::NOT_FOUND => {
-                error.with_next("list the Secret in `apply.secrets` of the chart, which creates it, or create it empty")
+        let remedy = match status {
+            StatusCode::NOT_FOUND => "list the Secret in `apply.secrets` of the chart, which creates it, or create it empty",
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                "list the Secret in `apply.secrets` of the chart, or let the service account `get` and `patch` it"
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => error.with_next(
-                "list the Secret in `apply.secrets` of the chart, or let the service account `get` and `patch` it",
-            ),
-            _ => error.with_next("run the command again"),
-        }
+            _ => "run the command again",
+        };
+        CliError::failed(format!(
+            "cannot {action} the Secret {name} in the namespace {namespace}: the Kubernetes API server answers {status}: {remedy}"
+        ))
     }
 }
 
@@ -216,7 +222,7 @@ impl Edit<'_> {
             Self::Add(key) => kept.push(key.clone()),
             Self::Remove { key_id: removed } => kept.retain(|line| key_id(line).as_deref() != Some(removed)),
         }
-        let text: String = kept.iter().map(|line| format!("{}\n", line.expose_secret())).collect();
+        let text: String = kept.iter().flat_map(|line| [line.expose_secret(), "\n"]).collect();
         Ok(json!({ "metadata": metadata, "data": { &secret.key: BASE64_STANDARD.encode(text) } }))
     }
 }
@@ -296,7 +302,8 @@ mod tests {
 
     fn patched(text: &str, edit: Edit<'_>) -> (Value, Option<String>) {
         let patch = edit.patch(&stored(text), &entry()).unwrap();
-        let data = patch["data"]["keys"].as_str().map(|it| String::from_utf8(BASE64_STANDARD.decode(it).unwrap()).unwrap());
+        let data =
+            patch["data"]["keys"].as_str().map(|it| String::from_utf8(BASE64_STANDARD.decode(it).unwrap()).unwrap());
         (patch["metadata"].clone(), data)
     }
 
@@ -321,7 +328,8 @@ mod tests {
 
     #[test]
     fn entry_that_is_no_text_is_refused() {
-        let secret = serde_json::from_value(json!({ "metadata": { "resourceVersion": "7" }, "data": { "keys": "/w==" } }));
+        let secret =
+            serde_json::from_value(json!({ "metadata": { "resourceVersion": "7" }, "data": { "keys": "/w==" } }));
         assert!(lines(&secret.unwrap(), &entry()).is_err());
     }
 }

@@ -95,7 +95,8 @@ impl ServicePlanner<'_> {
             SecretState::Missing | SecretState::Impossible => {
                 let KubernetesSecret { name, key } = secret;
                 let problem = format!("{what} exists, but the entry {key} of the Secret {name} does not contain it");
-                let next = "delete `kubernetesSecret` if it is elsewhere, or pass --replace-missing-secrets to make another";
+                let next =
+                    "delete `kubernetesSecret` if it is elsewhere, or pass --replace-missing-secrets to make another";
                 Err(CliError::failed(problem).with_next(next))
             }
         }
