@@ -277,7 +277,8 @@ def install_store(shell: Shell, authority: str) -> None:
     shell.run(f"""
 kubectl create namespace {name}
 cp {authority} ca.crt
-countersign envoy config --target envoy --sidecar {sidecar} --sidecar-ca /etc/envoy/ca.crt --listen 0.0.0.0:10000 >envoy.yaml
+countersign envoy config --target envoy --sidecar {sidecar} --sidecar-ca /etc/envoy/ca.crt \\
+    --check-timeout 5s --listen 0.0.0.0:10000 >envoy.yaml
 kubectl --namespace {name} create configmap envoy --from-file=envoy.yaml --from-file=ca.crt""")
     containers = [
         container("envoy", "envoyproxy/envoy:distroless-v1.40.0", "--config-path", "/etc/envoy/envoy.yaml",
