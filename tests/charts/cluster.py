@@ -65,6 +65,7 @@ def steps(shell: Shell, surroundings: Surroundings) -> list[tuple[str, Callable[
         ("PostgreSQL, Redis and an issuer run", surroundings.start),
         ("production works with PostgreSQL and Redis", lambda: check_postgresql(shell, surroundings)),
         ("the job of apply added a service and its API key", lambda: check_apply(shell)),
+        ("the master key was rotated", lambda: check_master_key(shell)),
         ("upgrades, rollbacks, restarts and a drain interrupted no request", lambda: check_upgrades(shell)),
         ("the charts are removed", lambda: check_removal(shell)),
         ("every command of the page ran", lambda: check_page(shell)),
@@ -212,6 +213,16 @@ def check_apply(shell: Shell) -> None:
     shell.run("service=$COUNTERSIGN_SERVICE_ID; countersign key create --scope full --name apply --out shop.key")
     shell.follow(title, "create secret generic countersign-apply")
     require(shell, "kubectl --namespace identity get secret guarded-services --output jsonpath='{.data.keys}' | base64 -d | wc -l", "2")
+    check_requests(shell, "http://store.store.svc/")
+
+
+def check_master_key(shell: Shell) -> None:
+    """The commands for Kubernetes in the page about the master key."""
+    page_of_key = REPOSITORY / "docs/run/master-key.md"
+    output = shell.follow("Rotate the master key", "countersign-master-key-2", path=page_of_key)
+    if "no longer needs the master key" not in output:
+        raise ChartError(f"the rotation of the master key is not complete: {output}")
+    shell.run("kubectl --namespace identity rollout status deployment/countersign")
     check_requests(shell, "http://store.store.svc/")
 
 

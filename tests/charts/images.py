@@ -28,7 +28,7 @@ def load_root(name: str, target: str, root: Path) -> None:
     load(name, settings, lambda layer: layer.add(root, "."))
 
 
-def load_programs(name: str, paths: Iterable[Path], entrypoint: list[str] = []) -> None:
+def load_programs(name: str, paths: Iterable[Path], entrypoint: Iterable[str] = ()) -> None:
     """Loads an image with programs and folders of this machine, at the same paths, and the shared libraries that they need."""
     files = {file for path in paths for file in ([path] if path.is_file() else path.rglob("*")) if file.is_file()}
     files |= {library for file in files if is_program(file) for library in libraries(file)}
@@ -41,7 +41,7 @@ def load_programs(name: str, paths: Iterable[Path], entrypoint: list[str] = []) 
         for file in sorted(files):
             layer.add(file.resolve(), str(file))
 
-    load(name, {"Entrypoint": entrypoint, "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]}, fill)
+    load(name, {"Entrypoint": list(entrypoint), "Env": ["PATH=/usr/local/bin:/usr/bin:/bin"]}, fill)
 
 
 def is_program(file: Path) -> bool:

@@ -84,7 +84,8 @@ class Surroundings:
     def start(self) -> None:
         """Starts PostgreSQL, Redis and the issuer, which have the names of the page."""
         share = Path("/usr/share/postgresql", POSTGRESQL.parent.name)
-        load_programs("localhost/postgresql:1", [POSTGRESQL.parent, share, Path("/usr/share/zoneinfo"), Path("/bin/sh")], ["/bin/sh", "-ec"])
+        files = [POSTGRESQL.parent, share, Path("/usr/share/zoneinfo"), Path("/bin/sh")]
+        load_programs("localhost/postgresql:1", files, ["/bin/sh", "-ec"])
         load_programs("localhost/redis:1", [REDIS], [str(REDIS)])
         self.shell.run(f"""
 kubectl create namespace {NAMESPACE}
