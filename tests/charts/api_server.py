@@ -73,7 +73,7 @@ class ApiServer:
     def secrets(self, namespace: str) -> dict[str, dict]:
         """The data of the Secrets of a namespace that are not those of helm."""
         items = self.request("GET", f"/api/v1/namespaces/{namespace}/secrets")["items"]
-        return {it["metadata"]["name"]: it["data"] for it in items if not it["type"].startswith("helm.sh/")}
+        return {it["metadata"]["name"]: it.get("data", {}) for it in items if not it["type"].startswith("helm.sh/")}
 
 
 @contextlib.contextmanager
