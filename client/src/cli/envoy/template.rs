@@ -3,7 +3,7 @@
 use super::{
     target::Target,
     tls::{self, SidecarTls},
-    values::{HostPort, SidecarAddress, in_milliseconds, in_seconds, label, plain_path},
+    values::{HostPort, SidecarAddress, Values, in_milliseconds, in_seconds, label, plain_path, usage},
 };
 use crate::cli::{context::absolute_path, error::CliError};
 use std::{path::PathBuf, time::Duration};
@@ -31,9 +31,6 @@ pub struct Settings {
     pub key_file: String,
 }
 
-/// The names of placeholders, with their values.
-pub type Values = Vec<(&'static str, String)>;
-
 /// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart in the namespace
 /// that `docs/run/kubernetes.md` uses.
 pub fn default_sidecar(is_local: bool) -> SidecarAddress {
@@ -60,7 +57,7 @@ pub fn render(target: Target, settings: &Settings) -> Result<String, CliError> {
         Target::Nginx => (include_str!("../../../templates/nginx.conf"), nginx_values(settings)?),
     };
     let fill = |text: String, (name, value): &(&str, String)| text.replace(&format!("{{{{{name}}}}}"), value);
-    Ok(tls::values(target, settings).iter().chain(&values).fold(template.to_owned(), fill))
+    Ok(tls::values(target, settings.tls.as_ref()).iter().chain(&values).fold(template.to_owned(), fill))
 }
 
 fn envoy_values(settings: &Settings) -> Values {
@@ -188,10 +185,6 @@ fn control_plane(url: &str) -> Result<HostPort, CliError> {
     let rest = url.strip_prefix("https://").map(|rest| rest.trim_end_matches('/'));
     let address = rest.and_then(|text| text.parse().or_else(|_| format!("{text}:443").parse::<HostPort>()).ok());
     address.ok_or_else(|| usage("--server is not a URL that nginx can use", "write https://HOST:PORT"))
-}
-
-pub fn usage(problem: &str, next: &str) -> CliError {
-    CliError::usage(problem).with_next(next)
 }
 
 #[cfg(test)]

@@ -4,8 +4,7 @@
 
 use super::{
     target::Target,
-    template::{Settings, Values, usage},
-    values::{SidecarAddress, dns_name, object_name, plain_path},
+    values::{SidecarAddress, Values, dns_name, object_name, plain_path, usage},
 };
 use crate::cli::error::CliError;
 use clap::Args;
@@ -114,8 +113,8 @@ fn reference(target: Target, option: &str, text: &str) -> Result<String, CliErro
 
 /// The values of the placeholders for TLS in the template of a target. They come before the other values, because the texts of TLS have
 /// placeholders, too.
-pub fn values(target: Target, settings: &Settings) -> Values {
-    let Some(tls) = &settings.tls else { return vec![("sidecar_tls", String::new())] };
+pub fn values(target: Target, tls: Option<&SidecarTls>) -> Values {
+    let Some(tls) = tls else { return vec![("sidecar_tls", String::new())] };
     let mut values = match target {
         Target::Envoy | Target::EnvoyMcp => envoy_values(tls),
         Target::Istio | Target::IstioAmbient => istio_values(target, tls),

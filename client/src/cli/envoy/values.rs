@@ -1,6 +1,10 @@
 //! The values of `countersign envoy config`, checked so that they cannot change the structure of the configuration.
 
+use crate::cli::error::CliError;
 use std::{fmt, net::IpAddr, str::FromStr, time::Duration};
+
+/// The names of placeholders, with their values.
+pub type Values = Vec<(&'static str, String)>;
 
 /// The longest path of a Unix socket on Linux, without the final zero byte.
 const LONGEST_SOCKET_PATH: usize = 107;
@@ -121,6 +125,11 @@ pub fn in_seconds(duration: Duration) -> String {
 /// A duration in milliseconds, as nginx and the Gateway API write it, such as `250ms`.
 pub fn in_milliseconds(duration: Duration) -> String {
     format!("{}ms", duration.as_millis())
+}
+
+/// An error about an option, with what to write instead.
+pub fn usage(problem: &str, next: &str) -> CliError {
+    CliError::usage(problem).with_next(next)
 }
 
 fn is_plain_path(text: &str) -> bool {
