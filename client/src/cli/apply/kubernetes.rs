@@ -193,7 +193,9 @@ impl Kubernetes {
     fn refused(&self, action: &str, secret: &KubernetesSecret, status: StatusCode) -> CliError {
         let (name, namespace) = (&secret.name, &self.namespace);
         let remedy = match status {
-            StatusCode::NOT_FOUND => "list the Secret in `apply.secrets` of the chart, which creates it, or create it empty",
+            StatusCode::NOT_FOUND => {
+                "list the Secret in `apply.secrets` of the chart, which creates it, or create it empty"
+            }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 "list the Secret in `apply.secrets` of the chart, or let the service account `get` and `patch` it"
             }
