@@ -141,9 +141,9 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
     let (Some(name), Some(namespace), false) = (labels.next(), labels.next(), sidecar.is_ip()) else {
         return Err(usage("--sidecar does not name a Service and its namespace", expected));
     };
-    let service_note = settings.service.as_ref().map_or_else(
-        || "A sidecar of several services needs the setting `routes.default_service`.".to_owned(),
-        |service| format!("A sidecar of several services needs `routes.default_service` = {service}."),
+    let service = settings.service.as_ref().map(|service| format!(" = {service}")).unwrap_or_default();
+    let service_note = format!(
+        "A sidecar of several services needs the value `settings.routes.default_service`{service} of the chart."
     );
     Ok(vec![
         ("service_note", service_note),
