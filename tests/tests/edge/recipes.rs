@@ -24,7 +24,8 @@ fn blocks(section: &str) -> Vec<String> {
 /// The lines of a block after `start`, indented by `spaces` more than on the page.
 fn lines_after(block: &str, start: &str, spaces: usize) -> String {
     let (_, lines) = block.split_once(start).unwrap();
-    lines.lines().map(|line| format!("{}{line}\n", " ".repeat(spaces))).collect()
+    let indented = |line| format!("{}{line}\n", " ".repeat(spaces));
+    lines.lines().map(indented).collect::<Vec<_>>().concat()
 }
 
 /// The example configuration with the settings of a virtual host on the page.
