@@ -92,15 +92,15 @@ PARTS = {
     "bench": Part(3, ["tests/examples/*", "scripts/bench*"], targets=["bench-check"]),
     "images": Part(1, ["Dockerfile", "docker-compose.yaml", "scripts/*image*", "scripts/*compose*"], targets=["check-image"]),
     "dependencies": Part(1, ["Cargo.*", "*/Cargo.toml", "deny.toml"], targets=["deny"]),
-    "charts": Part(2, ["charts/*", "tests/charts/*", "*/config.default.toml"], targets=["charts"], needs="go"),
+    "charts": Part(2, ["charts/*", "docs/run/kubernetes.md", "tests/charts/*", "*/config.default.toml"], targets=["charts"], needs="go"),
     "cluster": Part(8, ["charts/*", "docs/run/kubernetes.md", "tests/charts/*"], targets=["cluster"], needs="go", attempt=NODE),
 }
 
 # The versions of Envoy before the newest one, with the tests that show that the configurations work there.
 EARLIER_ENVOYS = ["1.36", "1.37", "1.38", "1.39"]
-CORE = ["check_tls*", "end_to_end*", "example_envoy*", "identity_headers*", "proxy_configs*", "route_rules::mcp::*", "route_rules::rules_decide*", "streams*"]
+CORE = ["check_tls*", "end_to_end*", "example_envoy*", "identity_headers*", "proxy_configs*", "recipes*", "route_rules::mcp::*", "route_rules::rules_decide*", "streams*"]
 PARTS |= {
-    f"envoy-{version}": Part(1, ["client/templates/*"], {"TEST_ENVOY": version}, [f"edge {pattern}" for pattern in CORE])
+    f"envoy-{version}": Part(1, ["client/templates/*", "docs/run/proxies.md"], {"TEST_ENVOY": version}, [f"edge {pattern}" for pattern in CORE])
     for version in EARLIER_ENVOYS
 }
 

@@ -27,7 +27,7 @@ pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
 pub use management::{
     AgentFilter, AgentWithRoles, AssignedRole, AssignmentChange, ChangedRecord, HumanUser, ListedKey, NewApiKey,
-    NewKeyProperties, Revocation, Role, RoleChange, Service, ServiceChange,
+    NewKeyProperties, Revocation, Role, RoleAssignment, RoleChange, Service, ServiceChange,
 };
 pub use oauth::{ServerMetadata, TokenRequest};
 pub use own_agent::{Admission, HeldRole, ListedAgent, ServiceOfAgent};

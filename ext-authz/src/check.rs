@@ -41,6 +41,9 @@ pub use explain::{ExplainedQuestion, Explanation};
 pub use grpc::AuthorizationServer;
 pub use request::CheckRequest;
 
+/// The largest number of context extensions. Every policy has fewer keys, and a client of a check port without TLS could send any number.
+const MAX_EXTENSIONS: usize = 64;
+
 pub struct Authorizer {
     pub views: Arc<Views>,
     /// The rules for requests whose route has no context extension, or only `service_id`.
@@ -149,6 +152,10 @@ impl Authorizer {
         since_boot: Duration,
     ) -> Result<Route<'r>, NoRoute<'r>> {
         let CheckInput { http, extensions } = request;
+        if extensions.len() > MAX_EXTENSIONS {
+            let error = format!("{} keys: at most {MAX_EXTENSIONS} are allowed", extensions.len());
+            return Err(self.invalid_extensions(&error, since_boot));
+        }
         let policy = self.policies.policy(extensions.iter());
         let policy = policy.map_err(|error| self.invalid_extensions(&error, since_boot))?;
         let service = policy.service;

@@ -21,7 +21,6 @@ use countersign_proto::{
 use prost_types::Struct;
 use std::{iter, sync::Arc};
 
-pub use denial::to_rfc3339;
 pub use header_names::HeaderNames;
 
 /// The header with the token, unless the request has the header `X-Agent-Token`. In lower case, as HTTP/2 and Envoy write it.

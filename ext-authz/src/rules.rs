@@ -114,7 +114,25 @@ impl RuleSet {
 
     /// What an operator probably does not intend, although the rules are valid.
     pub fn warnings(&self) -> Vec<String> {
-        self.dry_run_warnings().chain(self.encoded_slash_warnings()).collect()
+        self.dry_run_warnings().chain(self.encoded_slash_warnings()).chain(self.mcp_warnings()).collect()
+    }
+
+    /// A warning for each table of MCP names in which `"*"` requires less than a name: servers may accept several spellings of a name,
+    /// and libraries for clients may rewrite URIs.
+    fn mcp_warnings(&self) -> impl Iterator<Item = String> {
+        let rules = self.rules.iter().filter_map(|rule| Some((rule, rule.mcp.as_ref()?)));
+        rules.flat_map(|(rule, mcp)| {
+            mcp.entries_stricter_than_any().map(|(table, name)| {
+                format!(
+                    "line {}: in `mcp.{}` of the rule `{}`, `\"*\"` requires less than `{}`: if the server accepts another \
+                     spelling of this name, `\"*\"` applies to it",
+                    rule.line,
+                    table.key(),
+                    rule.name,
+                    name.escape_debug()
+                )
+            })
+        })
     }
 
     /// A warning for each dry run that takes requests from an enforced rule, because it is more specific: the dry run refuses none

@@ -6,6 +6,7 @@
 use crate::{
     Clock,
     file_reload::{FileContents, LoadContents, LoadedFiles},
+    format_rfc3339,
 };
 use arc_swap::ArcSwap;
 use countersign_identity::Timestamp;
@@ -57,10 +58,10 @@ pub enum CertificateProblem {
     #[error("{0}")]
     Unusable(rustls::Error),
     /// The certificate has expired. The start only warns, because the files may be replaced while the process runs.
-    #[error("expired at {}", rfc3339(*.0))]
+    #[error("expired at {}", format_rfc3339(*.0))]
     Expired(Timestamp),
     /// The validity of the certificate begins later. The start only warns.
-    #[error("not valid before {}", rfc3339(*.0))]
+    #[error("not valid before {}", format_rfc3339(*.0))]
     NotYetValid(Timestamp),
 }
 
@@ -170,7 +171,7 @@ impl ServedCertificate {
             let expires_at = Certificate::from_contents(chain, key)
                 .and_then(|certificate| served.replace(&certificate, clock.now()))
                 .map_err(|error| error.to_string())?;
-            Ok(format!("a certificate that expires at {}", rfc3339(expires_at)))
+            Ok(format!("a certificate that expires at {}", format_rfc3339(expires_at)))
         })
     }
 
@@ -210,11 +211,6 @@ fn validity(der: &[u8]) -> Option<Validity> {
     let validity = certificate.validity();
     let time = |time: x509_parser::time::ASN1Time| Timestamp::from_seconds(time.timestamp());
     Some(Validity { not_before: time(validity.not_before), not_after: time(validity.not_after) })
-}
-
-/// A time in RFC 3339, or in Unix seconds if its year does not fit.
-fn rfc3339(at: Timestamp) -> String {
-    jiff::Timestamp::from_microsecond(at.micros()).map_or_else(|_| at.seconds().to_string(), |at| at.to_string())
 }
 
 fn read_pem_file(setting: &'static str, path: &Path) -> Result<String, CertificateError> {

@@ -1,5 +1,5 @@
 //! What the control plane and the sidecar share: settings, logs, metrics, clock, random numbers, readiness, places that callers
-//! share, HTTP server, TLS certificate, admin port, reloading of files, output, shutdown.
+//! share, HTTP server, TLS certificate, admin port, reloading of files, output, shutdown, text of timestamps.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 
@@ -16,6 +16,7 @@ pub mod server;
 pub mod settings;
 pub mod shutdown;
 pub mod telemetry;
+mod timestamp;
 
 pub use clock::{BootId, Clock, SystemClock};
 pub use log_lines::FlushAtExit;
@@ -23,3 +24,4 @@ pub use places::{NoPlace, Place, Places};
 pub use readiness::{Readiness, ReadinessGuard};
 pub use rng::{Rng, SystemRng, generate_p256_key};
 pub use shutdown::Shutdown;
+pub use timestamp::format_rfc3339;

@@ -4,7 +4,8 @@ use crate::tls;
 use axum::{
     Json, Router,
     body::Bytes,
-    http::{HeaderMap, Uri},
+    http::{HeaderMap, StatusCode, Uri, header::LOCATION},
+    response::IntoResponse,
 };
 use serde_json::{Map, Value};
 use std::sync::{
@@ -23,7 +24,7 @@ pub struct Upstream {
 
 impl Upstream {
     /// Starts the service. It reads the body of each request, and responds 200 with the path in the header `x-upstream-path`. The
-    /// response is a JSON object with the request headers: a list of values for each name.
+    /// response is a JSON object with the request headers: a list of values for each name. It redirects `/redirect?to=URL`.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let port = listener.local_addr().expect("the listener is bound").port();
@@ -31,7 +32,10 @@ impl Upstream {
         let counter = received.clone();
         let app = Router::new().fallback(async move |uri: Uri, headers: HeaderMap, _body: Bytes| {
             counter.fetch_add(1, Ordering::SeqCst);
-            ([("x-upstream-path", uri.to_string())], Json(echo(&headers)))
+            match uri.to_string().strip_prefix("/redirect?to=") {
+                Some(url) => (StatusCode::FOUND, [(LOCATION, url.to_owned())]).into_response(),
+                None => ([("x-upstream-path", uri.to_string())], Json(echo(&headers))).into_response(),
+            }
         });
         Self { port, received, _task: tls::serve(listener, app) }
     }

@@ -89,13 +89,14 @@ const IMPURE_PATHS: [&str; 8] =
     ["tokio::", "sqlx::", "axum::", "tonic::", "reqwest::", "std::fs", "std::net", "std::env"];
 
 /// External crates that a pure module may import: data formats, cryptography, collections and counters. `utoipa` is
-/// allowed because the types of webhook event data derive their schema.
-const PURE_DEPENDENCIES: [&str; 22] = [
+/// allowed because the types of webhook event data derive their schema, and `countersign_process` because it formats the times of events.
+const PURE_DEPENDENCIES: [&str; 23] = [
     "arc_swap",
     "aws_lc_rs",
     "base64",
     "countersign_identity",
     "countersign_mangle",
+    "countersign_process",
     "imbl",
     "ipnet",
     "jsonwebtoken",

@@ -244,6 +244,16 @@ pub(super) struct Changed {
     pub(super) revision: u64,
 }
 
+/// The assignment of a role.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RoleAssignment {
+    /// About how many bytes an access token of the agent for the service can have from now on.
+    pub token_bytes: u64,
+    /// The revision of the change.
+    pub revision: u64,
+}
+
 /// A changed record.
 #[derive(Debug, Deserialize)]
 pub struct ChangedRecord<T> {
@@ -322,11 +332,11 @@ impl ServiceApi {
     }
 
     /// Assigns a role to an agent until `expires_at` (RFC 3339), or permanently. If the role is already assigned,
-    /// replaces the expiry of the assignment. Returns the revision of the change.
-    pub async fn assign_role(&self, agent: &str, role: &str, expires_at: Option<&str>) -> Result<u64> {
+    /// replaces the expiry of the assignment.
+    pub async fn assign_role(&self, agent: &str, role: &str, expires_at: Option<&str>) -> Result<RoleAssignment> {
         let path = ["agents", agent, "roles"];
         let body = json!({ "roleId": role, "expiresAt": expires_at });
-        self.call(Method::POST, &path, Some(&body)).await.map(|Changed { revision }| revision)
+        self.call(Method::POST, &path, Some(&body)).await
     }
 
     /// Makes up to [`AssignmentChange::MAX`] changes of assignments. Returns a result for each change, in the same order. A change that

@@ -12,7 +12,9 @@ use super::{
     time::parse_future_time,
 };
 use clap::{Args, Subcommand, ValueEnum};
-use countersign_client::api::{AgentFilter, AssignedRole, Revocation, RoleChange, ServiceApi, all_pages};
+use countersign_client::api::{
+    AgentFilter, AssignedRole, Revocation, RoleAssignment, RoleChange, ServiceApi, all_pages,
+};
 use find::{RoleRef, find_role};
 use jiff::Timestamp;
 use serde_json::json;
@@ -203,11 +205,20 @@ async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, Cl
     Ok(receipt.output(text, json, Some("Next: countersign role list")))
 }
 
+/// Proxies and servers that accept 8 KiB of headers refuse a larger token. The rest is for the other headers of a request.
+const LARGE_TOKEN_BYTES: u64 = 7 * 1024;
+
 async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, CliError> {
     let AssignArgs { assignment, expires } = args;
     let Assignment { service, agent, role, wait } = assignment.resolve(context).await?;
     let expires = expires.map(|time| time.to_string());
-    let revision = service.assign_role(&agent, &role.id, expires.as_deref()).await?;
+    let RoleAssignment { token_bytes, revision } = service.assign_role(&agent, &role.id, expires.as_deref()).await?;
+    if token_bytes > LARGE_TOKEN_BYTES {
+        context.messages.warning(&format!(
+            "a token of the agent can have about {token_bytes} bytes now: many proxies and servers refuse headers of more than 8 KiB, \
+             so give the agent fewer roles or permissions, or raise their limits (docs/use/verify-and-headers.md#sizes-of-headers)"
+        ));
+    }
     let receipt = Receipt::of(context, wait, revision).await;
     let name = agent_name(context, &service, &agent).await;
     let rows = [
@@ -218,6 +229,7 @@ async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, Cl
     let text = receipt.details(rows, API_ALLOWS_AT_ONCE);
     let json = json!({
         "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service.id, "expiresAt": expires,
+        "tokenBytes": token_bytes,
     });
     Ok(receipt.output(text, json, Some("Next: as the agent, countersign agent call URL")))
 }

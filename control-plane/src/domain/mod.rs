@@ -24,7 +24,6 @@ pub mod sidecar;
 pub mod signing_key;
 pub mod string_enum;
 pub mod text;
-pub mod timestamp;
 pub mod total;
 pub mod trust;
 pub mod webhook;

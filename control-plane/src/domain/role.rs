@@ -3,7 +3,9 @@
 use super::text::{Description, ManagedBy};
 use countersign_identity::{
     AgentId, Permission, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp, identity_headers::join_encoded,
+    names_and_permissions, scope::scope_text,
 };
+use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Maximum number of roles of a service.
@@ -18,6 +20,12 @@ pub const MAX_DEFINITION_BYTES: usize = 131_072;
 
 /// Maximum length of all role names of an agent at one service in a header, in bytes.
 pub const MAX_ROLE_NAME_BYTES: usize = 2048;
+
+/// About how many bytes an access token has beside its claims: the header, the signature and two dots.
+const TOKEN_FRAME_BYTES: usize = 200;
+
+/// About how many bytes the claims of an access token have that [`token_bytes`] does not write.
+const OTHER_CLAIM_BYTES: usize = 300;
 
 /// A role of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,6 +94,20 @@ pub fn check_service_limits(existing: &[Role], permissions: &[Permission]) -> Re
     }
 }
 
+/// Checks that a role, beside the other roles of its service, can get other permissions. A role may always lose permissions, even if the
+/// service was above a limit before.
+pub fn check_new_permissions(
+    others: &[Role],
+    before: &[Permission],
+    after: &[Permission],
+) -> Result<(), IdentityTooLarge> {
+    if after.iter().all(|permission| before.contains(permission)) {
+        Ok(())
+    } else {
+        check_service_limits(others, after)
+    }
+}
+
 /// Checks that an agent can hold all roles in `roles` at one service.
 pub fn check_agent_limits<'a>(roles: impl Iterator<Item = &'a RoleName>) -> Result<(), IdentityTooLarge> {
     if join_encoded(roles.map(RoleName::as_str)).len() > MAX_ROLE_NAME_BYTES {
@@ -93,6 +115,18 @@ pub fn check_agent_limits<'a>(roles: impl Iterator<Item = &'a RoleName>) -> Resu
     } else {
         Ok(())
     }
+}
+
+/// About how many bytes an access token of an agent with these roles can have. A token of an OAuth client is the largest one, because its
+/// claim `scope` repeats the permissions.
+pub fn token_bytes<'a>(issuer: &str, agent_name: &str, roles: impl Iterator<Item = &'a RoleDefinition>) -> usize {
+    let (roles, permissions) = names_and_permissions(roles);
+    let scope = scope_text(&permissions);
+    let claims =
+        json!({ "iss": issuer, "name": agent_name, "roles": roles, "permissions": permissions, "scope": scope });
+    let claim_bytes = claims.to_string().len() + OTHER_CLAIM_BYTES;
+    // Base64 writes 3 bytes as 4.
+    TOKEN_FRAME_BYTES + claim_bytes.div_ceil(3) * 4
 }
 
 /// A new name for the row of a deleted role, so that another role can have the old name at once. `unique` is an id that no row has.

@@ -12,7 +12,7 @@ use super::{
     middleware::limits::{LimitStatus, ceil_seconds},
 };
 use crate::{
-    domain::{client_assertion::InvalidAssertion, timestamp::format_rfc3339},
+    domain::client_assertion::InvalidAssertion,
     operations::{NotFound, OperationError},
 };
 use axum::{
@@ -21,6 +21,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use countersign_identity::{Reason, Refusal};
+use countersign_process::format_rfc3339;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tonic::Status;

@@ -1,7 +1,7 @@
 //! Timestamps in requests and responses, in the format of RFC 3339.
 
-use crate::domain::timestamp::format_rfc3339;
 use countersign_identity::Timestamp;
+use countersign_process::format_rfc3339;
 use serde::{Serialize, Serializer};
 
 /// Serializes a timestamp as RFC 3339 in UTC.

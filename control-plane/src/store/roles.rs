@@ -4,7 +4,6 @@ use super::{Conn, StoreError, query::params, row, statements::statements};
 use crate::domain::role::Role;
 use countersign_identity::{RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
-use std::collections::BTreeMap;
 
 macro_rules! columns {
     () => {
@@ -26,9 +25,6 @@ statements! { STATEMENTS:
     LIST_ROLES = concat!(
         "SELECT ", columns!(), " FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1"),
         " ORDER BY created_at, id"
-    );
-    LIST_NAMES = concat!(
-        "SELECT id, name FROM roles WHERE service_id = $1 AND deleted_at IS NULL AND ", is_live!("$1")
     );
     FIND_ROLE = concat!(
         "SELECT ", columns!(), " FROM roles WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL AND ", is_live!("$2")
@@ -53,11 +49,6 @@ pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
 /// Lists all roles of a service, oldest first; none if the service is deleted.
 pub async fn list(conn: &mut Conn, service: ServiceId) -> Result<Vec<Role>, StoreError> {
     conn.list_rows(LIST_ROLES, params![service], role_from_row).await
-}
-
-/// The names of all roles of a service by their ids; none if the service is deleted.
-pub async fn list_names(conn: &mut Conn, service: ServiceId) -> Result<BTreeMap<RoleId, RoleName>, StoreError> {
-    conn.list_rows(LIST_NAMES, params![service], |row| Ok((row::parse(row, "id")?, row::convert(row, "name")?))).await
 }
 
 /// A role that an agent holds.

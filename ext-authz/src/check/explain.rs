@@ -6,11 +6,11 @@
 use super::{Authorizer, CheckOutcome, mcp, request::CheckRequest, token_header};
 use crate::{
     decide::{CachedToken, Decision, PresentedToken, verify_signature},
-    response::to_rfc3339,
     rules::DEFAULT_NAME,
     view::View,
 };
 use countersign_identity::{AgentStatus, Claims, Reason, Timestamp, VerifiedIdentity};
+use countersign_process::format_rfc3339;
 use serde::{Deserialize, Serialize};
 use std::{sync::Arc, time::Duration};
 
@@ -283,9 +283,9 @@ impl Facts<'_> {
             Question::Claims => format!("agent {}, issuer {}", claims.sub, claims.iss.escape_debug()),
             Question::Time => format!(
                 "issued {}, expires {}, now {}",
-                rfc3339(Timestamp::from_seconds(claims.iat)),
-                rfc3339(Timestamp::from_seconds(claims.exp)),
-                rfc3339(self.now)
+                format_rfc3339(Timestamp::from_seconds(claims.iat)),
+                format_rfc3339(Timestamp::from_seconds(claims.exp)),
+                format_rfc3339(self.now)
             ),
             Question::Audience => format!("aud {}", claims.aud.as_str().escape_debug()),
             Question::Floor => format!("rev {}, floor {}", claims.rev.number(), view.floor().number()),
@@ -328,8 +328,4 @@ fn list_names(names: &[impl ToString]) -> String {
 /// Writes settings of a policy with their values, each after a semicolon.
 fn list_settings<'a>(settings: impl Iterator<Item = (&'a str, String)>) -> String {
     settings.map(|(name, value)| format!("; {name} = {value}")).collect::<Vec<_>>().concat()
-}
-
-fn rfc3339(time: Timestamp) -> String {
-    to_rfc3339(time).unwrap_or_else(|| time.seconds().to_string())
 }

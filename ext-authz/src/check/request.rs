@@ -171,13 +171,18 @@ pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [
 pub struct ContextExtensions<'a>(&'a [Entry]);
 
 impl<'a> ContextExtensions<'a> {
-    /// The names and values. Of entries with the same name, only the last one counts.
+    /// The names and values. Of entries with the same name, only the last one counts. For each entry, this compares all later ones.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
         let is_last_of_its_name = move |(place, entry): &(usize, &Entry)| {
             let mut later = self.0.iter().skip(place + 1);
             !later.any(|later| later.key == entry.key)
         };
         self.0.iter().enumerate().filter(is_last_of_its_name).map(|(_, entry)| (&entry.key[..], &entry.value[..]))
+    }
+
+    /// The number of entries, with those that do not count.
+    pub const fn len(self) -> usize {
+        self.0.len()
     }
 
     pub const fn is_empty(self) -> bool {

@@ -133,6 +133,9 @@ fn invalid_requests_are_denied_without_a_grpc_error() {
     assert_eq!(expect_denied(check(&authorizer, CheckRequest::default())), denial("request_invalid"));
     let invalid_extension = request(&[], &[("require_role", "reader")]);
     assert_eq!(expect_denied(check(&authorizer, invalid_extension)), denial("rule_invalid"));
+    let names: Vec<_> = (0..=MAX_EXTENSIONS).map(|number| number.to_string()).collect();
+    let many: Vec<_> = names.iter().map(|name| (name.as_str(), "")).collect();
+    assert_eq!(expect_denied(check(&authorizer, request(&[], &many))), denial("rule_invalid"));
     let unknown_service = countersign_identity::ServiceId::from_bits(9).to_string();
     let unknown = request(&[], &[("service_id", &unknown_service)]);
     assert_eq!(expect_denied(check(&authorizer, unknown)), denial("service_unknown"));

@@ -5,7 +5,8 @@ use crate::{
     decide::{Denial, Qualification, UnmetRequirement},
     view::Resource,
 };
-use countersign_identity::{Code, Reason, Refusal, ServiceId, Timestamp, scope::scope_text};
+use countersign_identity::{Code, Reason, Refusal, ServiceId, scope::scope_text};
+use countersign_process::format_rfc3339;
 use countersign_proto::envoy::{
     service::auth::v3::{DeniedHttpResponse, check_response::HttpResponse},
     r#type::v3::HttpStatus,
@@ -142,7 +143,7 @@ fn error_body(refusal: Refusal, route: DecidedRoute<'_>, unmet_requirement: Opti
     let required_service = service.map(|service_id| Required::OfToken { service_id });
     let details = ErrorDetails {
         reason: reason.as_str(),
-        expired_at: expired_at.and_then(to_rfc3339),
+        expired_at: expired_at.map(format_rfc3339),
         required: unmet_requirement.map(|unmet| Required::OfAgent(&unmet.required)).or(required_service),
         actual: unmet_requirement.map(|unmet| &unmet.actual),
     };
@@ -155,9 +156,4 @@ fn error_body(refusal: Refusal, route: DecidedRoute<'_>, unmet_requirement: Opti
         serde_json::to_string(&ErrorBody { error: ErrorObject { code: code.as_str(), message, details } })
     };
     body.unwrap_or_default()
-}
-
-/// A time in RFC 3339; `None` if it is not representable.
-pub fn to_rfc3339(time: Timestamp) -> Option<String> {
-    jiff::Timestamp::from_microsecond(time.micros()).ok().map(|time| time.to_string())
 }

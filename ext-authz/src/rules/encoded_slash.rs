@@ -6,7 +6,10 @@
 
 use super::{DEFAULT_NAME, EncodedSlash, NormalPath, Rule, RuleSet};
 use crate::policy::Policy;
-use std::fmt;
+use std::{collections::BTreeSet, fmt};
+
+/// A method that no rule names, as far as we know.
+const UNNAMED_METHOD: &str = "OTHER";
 
 /// Why a path with encoded slashes gets no rule.
 #[derive(Debug)]
@@ -27,23 +30,28 @@ pub fn select<'r>(
     let rule = allowing.ok_or(Refusal::NotAllowed(found))?;
     for reading in path.decoded_readings() {
         let other = find(&reading);
-        if !is_as_strict(rule, other) {
+        if !is_as_strict(Some(rule), other) {
             return Err(Refusal::OtherReading { rule, reading, other });
         }
     }
     Ok(rule)
 }
 
-/// Whether the other rule, or else the default of the sidecar, certainly allows every request that the rule allows.
-fn is_as_strict(rule: &Rule, other: Option<&Rule>) -> bool {
-    match other {
-        Some(other) if std::ptr::eq(rule, other) => true,
-        Some(other) => {
-            let is_enforced = !rule.dry_run || other.dry_run;
-            is_enforced && other.mcp.is_none() && requires_as_much(&rule.policy, &other.policy)
-        }
-        None => !rule.dry_run && requires_as_much(&rule.policy, &Policy::default()),
+/// Whether `other` certainly allows every request that `rule` allows. `None` stands for the default of the sidecar.
+fn is_as_strict(rule: Option<&Rule>, other: Option<&Rule>) -> bool {
+    if is_same(rule, other) {
+        return true;
     }
+    let default = Policy::default();
+    let policy = rule.map_or(&default, |rule| &rule.policy);
+    let other_policy = other.map_or(&default, |other| &other.policy);
+    let is_dry_run = |rule: Option<&Rule>| rule.is_some_and(|rule| rule.dry_run);
+    let is_enforced = !is_dry_run(rule) || is_dry_run(other);
+    is_enforced && other.is_none_or(|other| other.mcp.is_none()) && requires_as_much(policy, other_policy)
+}
+
+fn is_same(rule: Option<&Rule>, other: Option<&Rule>) -> bool {
+    rule.map(std::ptr::from_ref) == other.map(std::ptr::from_ref)
 }
 
 /// Whether everyone who meets the policy certainly meets the other one, too.
@@ -78,18 +86,40 @@ fn ensures_one_of<T: PartialEq>(wanted: &[T], all: &[T], any: &[T]) -> bool {
 }
 
 impl RuleSet {
-    /// A warning for each rule that allows encoded slashes, but gets none of the requests with them that it is written for.
+    /// A warning for each rule with `allow_encoded_slash` that gets none of the requests that it is written for, or that a client
+    /// bypasses if the service decodes slashes.
     pub(super) fn encoded_slash_warnings(&self) -> impl Iterator<Item = String> {
+        let named: BTreeSet<_> = self.rules.iter().flat_map(|rule| rule.methods.names()).collect();
+        let methods: Vec<_> = named.into_iter().chain([UNNAMED_METHOD]).collect();
         let allowing = self.rules.iter().filter(|rule| rule.encoded_slash == EncodedSlash::Kept);
         allowing.filter_map(move |rule| {
-            let (host, path) = (rule.host.example(), rule.path.example_with_encoded_slash());
-            let candidates = self.index.candidates(host.as_deref());
-            let find = |path: &NormalPath<'_>| self.find(candidates.clone(), Some(path), rule.methods.example());
-            let refusal = select(&path, find).err()?;
-            let is_of_rule = matches!(refusal, Refusal::OtherReading { rule: found, .. } if std::ptr::eq(found, rule));
-            let text = || format!("line {}: a path such as `{}` is refused: {refusal}", rule.line, path.as_str());
-            is_of_rule.then(text)
+            let mut methods = methods.iter().filter(|method| rule.methods.matches(method));
+            methods.find_map(|method| self.encoded_slash_warning(rule, method))
         })
+    }
+
+    fn encoded_slash_warning(&self, rule: &Rule, method: &str) -> Option<String> {
+        let (host, path) = (rule.host.example(), rule.path.example_with_encoded_slash());
+        let candidates = self.index.candidates(host.as_deref());
+        let find = |path: &NormalPath<'_>| self.find(candidates.clone(), Some(path), method);
+        match select(&path, find) {
+            Ok(found) if is_same(Some(found), Some(rule)) => {
+                let bypass = path.decoded_readings().find(|reading| !is_as_strict(find(reading), Some(rule)))?;
+                Some(format!(
+                    "line {}: if the service decodes `%2f`, it serves `{}` also as `{}`, and {} could allow what {} \
+                     refuses: write a rule for the decoded paths, too",
+                    rule.line,
+                    path.as_str().escape_debug(),
+                    bypass.as_str().escape_debug(),
+                    Name(find(&bypass)),
+                    Name(Some(rule))
+                ))
+            }
+            Err(refusal @ Refusal::OtherReading { rule: found, .. }) if is_same(Some(found), Some(rule)) => {
+                Some(format!("line {}: a path such as `{}` is refused: {refusal}", rule.line, path.as_str()))
+            }
+            Ok(_) | Err(Refusal::OtherReading { .. } | Refusal::NotAllowed(_)) => None,
+        }
     }
 }
 

@@ -168,6 +168,19 @@ impl McpRules {
         rules
     }
 
+    /// For each table in which [`ANY_NAME`] requires less than an entry with a name: the table, and the first such name.
+    pub fn entries_stricter_than_any(&self) -> impl Iterator<Item = (McpTable, &str)> {
+        McpTable::ALL.into_iter().filter_map(|table| {
+            let policies = &self.tables[table as usize];
+            let any = policies.get(ANY_NAME)?;
+            let is_stricter = |policy: &Policy| {
+                policy.require_permissions.iter().any(|permission| !any.require_permissions.contains(permission))
+            };
+            let stricter = policies.iter().filter(|(_, policy)| is_stricter(policy));
+            Some((table, stricter.map(|(name, _)| &**name).min()?))
+        })
+    }
+
     /// The policy for a request; `None` if there is no entry for it and it needs one.
     pub fn policy(&self, request: McpRequest<'_>) -> Option<&Arc<Policy>> {
         match request {

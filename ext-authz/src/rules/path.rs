@@ -52,6 +52,8 @@ pub enum AmbiguousPath {
     EncodedSlash,
     #[error("an encoded slash (`%2f`) is at the start or end of a segment, or beside another one, `.` or `..`")]
     EncodedSlashAtEdge,
+    #[error("a segment contains both `%2F` and `%2f`, of which some services decode only one")]
+    MixedEncodedSlashes,
     #[error("more than {max} segments of the path contain an encoded slash (`%2f`)", max = MAX_ENCODED_SEGMENTS)]
     ManyEncodedSlashes,
     #[error("the path contains a backslash, which some services treat as a slash")]
@@ -90,6 +92,9 @@ impl<'a> NormalPath<'a> {
         }
         if encoded_slash == EncodedSlash::Kept {
             normal.check_encoded_slashes()?;
+            if path.split('/').any(|segment| segment.contains("%2F") && segment.contains("%2f")) {
+                return Err(AmbiguousPath::MixedEncodedSlashes);
+            }
         }
         Ok(normal)
     }
@@ -352,6 +357,9 @@ mod tests {
             ("%2Fadmin", A::NotAbsolute),
             ("a%2Fb", A::NotAbsolute),
             ("/1%2F1/2%2F2/3%2F3/4%2F4/5%2F5", A::ManyEncodedSlashes),
+            // A service may decode only one of the two spellings.
+            ("/a%2Fb%2fc", A::MixedEncodedSlashes),
+            ("/a/b%2fc%2Fd/e", A::MixedEncodedSlashes),
         ] {
             assert_eq!(parse_kept(path), Err(error), "{path}");
         }
@@ -365,7 +373,7 @@ mod tests {
         };
         assert_eq!(readings("/"), [] as [&str; 0]);
         assert_eq!(readings("/a/b"), [] as [&str; 0]);
-        assert_eq!(readings("/a%2Fb%2fc/d/"), ["/a/b/c/d"]);
+        assert_eq!(readings("/a%2Fb%2Fc/d/"), ["/a/b/c/d"]);
         assert_eq!(
             readings("/a/b%2Fc/d/e%2Ff"),
             ["/a/b/c/d/e%2Ff", "/a/b%2Fc/d/e/f", "/a/b/c/d/e/f"],

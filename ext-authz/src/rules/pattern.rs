@@ -243,9 +243,9 @@ impl Methods {
         self.0.is_empty() || self.0.iter().any(|name| name.eq_ignore_ascii_case(method))
     }
 
-    /// A method to which the rule applies.
-    pub fn example(&self) -> &str {
-        self.0.first().map_or("GET", |name| &**name)
+    /// The methods that the rule names; none if it applies to every method.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|name| &**name)
     }
 
     /// Whether some method matches both.

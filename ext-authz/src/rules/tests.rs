@@ -202,6 +202,28 @@ fn dry_run_that_takes_requests_from_an_enforced_rule_is_a_warning() {
     );
 }
 
+#[test]
+fn mcp_name_that_requires_more_than_any_name_is_a_warning() {
+    let text = "[[rules]]\nname = 'm'\npath = '/mcp'\n";
+    let tables =
+        "[rules.mcp.tools]\n'*' = ['a']\nb = ['b']\nc = ['c']\n[rules.mcp.resources]\n'*' = []\n'file:///x' = ['a']\n";
+    let warning = |table: &str, name: &str| {
+        format!(
+            "line 1: in `mcp.{table}` of the rule `m`, `\"*\"` requires less than `{name}`: if the server accepts another \
+             spelling of this name, `\"*\"` applies to it"
+        )
+    };
+    let expected = [warning("tools", "b"), warning("resources", "file:///x")];
+    assert_eq!(rules(&format!("{text}{tables}")).warnings(), expected);
+    for harmless in [
+        "[rules.mcp.tools]\n'*' = ['a', 'b']\nb = ['b']\nc = []\n",
+        "[rules.mcp.tools]\nb = ['b']\n[rules.mcp.prompts]\n'*' = []\n",
+        "require_permissions = 'b'\n[rules.mcp.tools]\n'*' = []\nb = ['b']\n",
+    ] {
+        assert_eq!(rules(&format!("{text}{harmless}")).warnings(), Vec::<String>::new(), "{harmless}");
+    }
+}
+
 proptest! {
     /// Two path patterns intersect if and only if some path matches both. Tested paths have at most one segment more.
     #[test]

@@ -34,9 +34,9 @@ fn only_a_valid_pair_replaces_the_certificate() {
     assert_eq!((served_chain(&served), expiry.get()), before);
     let expired_last = format!("{}{}", old.chain, certificate((2020, 2021)).chain);
     let expired_last = Certificate { chain: expired_last, key: old.key.clone() };
-    assert_eq!(rfc3339(served.replace(&expired_last, NOW).unwrap()), "2040-01-01T00:00:00Z");
+    assert_eq!(format_rfc3339(served.replace(&expired_last, NOW).unwrap()), "2040-01-01T00:00:00Z");
     assert_eq!(served_chain(&served), before.0, "the same certificate");
-    assert_eq!(rfc3339(served.replace(&new, NOW).unwrap()), "2030-01-01T00:00:00Z");
+    assert_eq!(format_rfc3339(served.replace(&new, NOW).unwrap()), "2030-01-01T00:00:00Z");
     assert_ne!(served_chain(&served), before.0);
-    assert_eq!(rfc3339(Timestamp::from_seconds(expiry.get())), "2030-01-01T00:00:00Z");
+    assert_eq!(format_rfc3339(Timestamp::from_seconds(expiry.get())), "2030-01-01T00:00:00Z");
 }

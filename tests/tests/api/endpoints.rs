@@ -1,7 +1,9 @@
 //! Responses and errors of the HTTP API.
 
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, ControlPlane, agent::registration, control_plane::text, engines, http::HttpClient};
+use countersign_tests::{
+    Agent, ControlPlane, agent::registration, control_plane::text, database::Database, engines, http::HttpClient,
+};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
@@ -130,6 +132,47 @@ async fn limits_of_names_count_the_bytes_in_headers() {
     assert_eq!(refused.status, 409, "{}", refused.body);
     let message = refused.text("/error/message");
     assert!(message.contains("have at most 4096 bytes in a header, where `%` takes 3 bytes"), "{message}");
+}
+
+/// A service can be above a limit only if a version with a higher limit wrote its database.
+#[tokio::test]
+async fn service_above_a_limit_can_still_reduce() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let assignments = format!("/agents/{}/roles", agent.id);
+    let many: Vec<_> = (0..12).map(|number| format!("{number:02}{}", "%".repeat(126))).collect();
+    let (first, second) = (control.create_role("a", &["x"]).await, control.create_role("b", &["y"]).await);
+    let (other, third) = (control.create_role("o", &[]).await, control.create_role("e", &[]).await);
+    for role in [&first, &other] {
+        control.assign(&agent.id, role).await;
+    }
+    control.assign_until(&agent.id, &second, Some("2100-01-01T00:00:00Z".to_owned())).await;
+    let mut database = Database::connect_to_write(&control).await;
+    let permissions = serde_json::to_string(&many).unwrap();
+    for (role, letter) in [(&first, "c"), (&second, "d"), (&other, "f")] {
+        let name = format!("{letter}{}", "🤖".repeat(63));
+        let sql = format!("UPDATE roles SET name = '{name}', permissions = '{permissions}' WHERE id = '{role}'");
+        assert_eq!(database.execute(&sql).await, 1);
+    }
+
+    let change = async |permissions: Vec<String>| {
+        control.send("PATCH", &format!("/roles/{first}"), json!({ "permissions": permissions })).await.status
+    };
+    assert_eq!(change([many[..10].to_vec(), vec!["z".to_owned()]].concat()).await, 409);
+    assert_eq!(change(many[..11].to_vec()).await, 200);
+    assert_eq!(change(many[1..11].to_vec()).await, 200);
+    assert_eq!(change(many[..11].to_vec()).await, 409);
+
+    let assign = async |role: &str, until: Option<&str>| {
+        let body = json!({ "roleId": role, "expiresAt": until });
+        control.send("POST", &assignments, body).await.status
+    };
+    assert_eq!(assign(&third, None).await, 409);
+    assert_eq!(assign(&second, None).await, 409, "an assignment that lasts longer is no reduction");
+    assert_eq!(assign(&second, Some("2100-01-01T00:00:01Z")).await, 409);
+    assert_eq!(assign(&second, Some("2100-01-01T00:00:00Z")).await, 200, "the same assignment again");
+    assert_eq!(assign(&second, Some("2099-01-01T00:00:00Z")).await, 200);
+    assert_eq!(assign(&first, Some("2099-01-01T00:00:00Z")).await, 200);
 }
 
 #[tokio::test]

@@ -211,6 +211,31 @@ async fn profiles_are_separate_and_flags_override_them() {
 }
 
 #[tokio::test]
+async fn assignment_that_makes_a_token_large_is_a_warning() {
+    let (_control, shell) = control_and_shell(&["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]).await;
+    let agent = shell.register_agent();
+    shell.stdout(&["role", "create", "small", "--permission", "read"]);
+    let permissions: Vec<_> = (0..30).map(|number| format!("--permission={number:0128}")).collect();
+    let permissions: Vec<_> = permissions.iter().map(String::as_str).collect();
+    shell.stdout(&[&["role", "create", "large"], &permissions[..]].concat());
+    let token_after = |role: &str| {
+        let announced = shell.json(&["role", "assign", role, &agent])["tokenBytes"].as_u64().unwrap();
+        let token = shell.stdout(&["agent", "login"]);
+        (token.len(), usize::try_from(announced).unwrap())
+    };
+
+    let (small, announced) = token_after("small");
+    assert!((small..small + 100).contains(&announced), "{small} {announced}");
+    let warning = "warning: a token of the agent can have about ";
+    assert!(!shell.notes(&["role", "assign", "small", &agent]).contains(warning));
+    // The tokens of OAuth clients have the permissions twice, the second time without quotes.
+    let (large, announced) = token_after("large");
+    let with_scope = large + (large - small);
+    assert!((with_scope - 200..with_scope + 200).contains(&announced), "{with_scope} {announced}");
+    assert!(shell.notes(&["role", "assign", "large", &agent]).contains(&format!("{warning}{announced} bytes")));
+}
+
+#[tokio::test]
 async fn human_user_manages_a_service_its_keys_and_roles() {
     let (control, mut shell) = control_and_shell(&["URL", "CA", "HUMAN_TOKEN"]).await;
     let agent = shell.register_agent();

@@ -106,7 +106,9 @@ impl Checkout {
     fn add_program(&self, name: &str, settings: &[String]) {
         let (program, flags) = (tools::binary(name), settings.iter().map(|setting| format!(" --set {setting}")));
         let line = format!("exec '{}' \"$@\"{}", program.display(), flags.collect::<String>());
-        write_executable(&self.path("target/debug").join(name), &format!("#!/bin/sh\n{line}\n"));
+        // A command of the sidecar such as `explain` accepts no settings, and names the admin port itself.
+        let command = format!("[ \"$1\" = explain ] && exec '{}' \"$@\"", program.display());
+        write_executable(&self.path("target/debug").join(name), &format!("#!/bin/sh\n{command}\n{line}\n"));
     }
 }
 

@@ -88,6 +88,7 @@ pages! {
     trust_page_runs: "docs/use/trust.md";
     verify_and_headers_page_runs: "docs/use/verify-and-headers.md";
     webhooks_page_runs: "docs/use/webhooks.md";
+    why_refused_page_runs: "docs/use/why-refused.md";
 }
 
 #[test]

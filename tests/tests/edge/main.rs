@@ -17,6 +17,7 @@ mod oauth_clients;
 mod parity;
 mod proxy_configs;
 mod readiness;
+mod recipes;
 mod rotation;
 mod route_rules;
 mod second_service;

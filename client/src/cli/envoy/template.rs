@@ -142,8 +142,8 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
         return Err(usage("--sidecar does not name a Service and its namespace", expected));
     };
     let service_note = settings.service.as_ref().map_or_else(
-        || "Of several services, the sidecar uses the first one in `sync.keys`, unless a rule names another.".to_owned(),
-        |service| format!("Of several services, the sidecar uses the first one in `sync.keys`: if it is not {service}, write rules."),
+        || "Of several services, the sidecar uses the first one in `sync.keys`, unless a rule or its default names another.".to_owned(),
+        |service| format!("If `sync.keys` begins with another service, set `settings.routes.default_service` of the chart to {service}."),
     );
     Ok(vec![
         ("service_note", service_note),

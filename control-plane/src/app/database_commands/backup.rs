@@ -5,7 +5,6 @@ use super::{AppError, CommandReport};
 use crate::{
     app::database::{location, why_quarantined},
     config::{Config, DatabaseLocation},
-    domain::timestamp::format_rfc3339,
     files::{self, FileLock},
     store::{
         deployment::{Quarantine, QuarantineReason},
@@ -13,7 +12,7 @@ use crate::{
     },
 };
 use countersign_identity::Timestamp;
-use countersign_process::{Clock, SystemClock};
+use countersign_process::{Clock, SystemClock, format_rfc3339};
 use secrecy::ExposeSecret;
 use std::{
     fs, io,

@@ -13,7 +13,6 @@ use crate::{
         install_crypto_provider,
     },
     config::{Config, DatabaseLocation},
-    domain::timestamp::format_rfc3339,
     files,
     keyring::MasterKeyRing,
     operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
@@ -24,7 +23,7 @@ use crate::{
         sqlite_file,
     },
 };
-use countersign_process::{Clock, SystemClock};
+use countersign_process::{Clock, SystemClock, format_rfc3339};
 use std::{
     fs, io,
     path::{Path, PathBuf},

@@ -1,8 +1,9 @@
 //! Webhook events and their JSON.
 
-use crate::domain::{service::ServiceOrDeployment, string_enum::string_enum, timestamp::format_rfc3339};
+use crate::domain::{service::ServiceOrDeployment, string_enum::string_enum};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, EventId, FeedbackId, Reason, RoleId, RoleName, ServiceId, Timestamp, WebhookId};
+use countersign_process::format_rfc3339;
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 

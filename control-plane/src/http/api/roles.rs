@@ -100,10 +100,15 @@ pub struct RoleDeleted {
 
 /// Result of an assignment.
 #[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
 pub struct RoleAssignmentResponse {
     /// Always true.
     #[schema(example = true)]
     assigned: bool,
+    /// About how many bytes an access token of the agent for this service can have from now on. Many proxies and servers refuse headers
+    /// of more than 8 KiB.
+    #[schema(example = 720)]
+    token_bytes: usize,
     #[schema(value_type = schema::RevisionSchema)]
     revision: Revision,
 }
@@ -225,8 +230,8 @@ pub async fn assign(
     let agent = parse_id(&agent)?;
     let RoleAssignmentRequest { role, expires_at, managed_by } = body.read()?;
     let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at, managed_by };
-    let Changed { value: (), revision } = operations::assign_role(call.context(), &initiator, request).await?;
-    Ok(Json(RoleAssignmentResponse { assigned: true, revision }))
+    let Changed { value: token_bytes, revision } = operations::assign_role(call.context(), &initiator, request).await?;
+    Ok(Json(RoleAssignmentResponse { assigned: true, token_bytes, revision }))
 }
 
 /// Revoke a role

@@ -4,7 +4,6 @@ use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry},
         change::FeedPosition,
-        timestamp::format_rfc3339,
     },
     operations::OperationError,
     store::{
@@ -14,6 +13,7 @@ use crate::{
     },
 };
 use countersign_identity::Timestamp;
+use countersign_process::format_rfc3339;
 use std::time::Duration;
 
 /// More changes than any deployment makes while its revision is ahead of the clock, as it is for some minutes after a restore.

@@ -4,7 +4,7 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::{Change, Changed},
-        role::{Assignment, check_agent_limits},
+        role::{Assignment, check_agent_limits, token_bytes},
         text::ManagedBy,
         webhook::event::{Event, EventData, RevocationReason, RoleAssignedEvent, RoleRevokedEvent},
     },
@@ -32,11 +32,12 @@ pub struct AssignmentRequest {
 }
 
 /// Assigns a role, or replaces the expiry of the existing assignment. Tokens contain whole seconds, so we cut the expiry to these.
+/// Returns about how many bytes an access token of the agent can have from now on.
 pub async fn assign_role(
     context: &Context,
     initiator: &Initiator,
     request: AssignmentRequest,
-) -> Result<Changed<()>, OperationError> {
+) -> Result<Changed<usize>, OperationError> {
     let request = &AssignmentRequest { expires_at: request.expires_at.map(Timestamp::truncated_to_second), ..request };
     let AssignmentRequest { service, agent, role, expires_at, .. } = *request;
     let event_id = context.new_id(EventId::from_bits);
@@ -47,17 +48,23 @@ pub async fn assign_role(
             let message = "must be in the future, in whole seconds";
             return Err(OperationError::Invalid { field: "expiresAt", message });
         }
-        find_agent(tx.conn(), agent).await?;
+        let agent_name = find_agent(tx.conn(), agent).await?.registration.name;
         if departures::contains(tx.conn(), agent, service).await? {
             return Err(OperationError::AgentLeft);
         }
-        let names = roles::list_names(tx.conn(), service).await?;
-        let name = names.get(&role).ok_or(NotFound::Role)?;
+        let roles = roles::list(tx.conn(), service).await?;
+        let definition = |id| roles.iter().map(|role| &role.definition).find(|definition| definition.id == id);
+        let assigned = definition(role).ok_or(NotFound::Role)?;
+        let name = &assigned.name;
         let grants = assignments::list_active_grants_of_agents(tx.conn(), service, &[agent], now).await?;
         let (existing, others): (Vec<_>, Vec<_>) =
             grants.into_iter().map(|(_, held)| held).partition(|held| held.grant.role == role);
-        let others = others.iter().filter_map(|held| names.get(&held.grant.role));
-        check_agent_limits(others.chain([name]))?;
+        let held = others.iter().filter_map(|held| definition(held.grant.role)).chain([assigned]);
+        // An assignment may always become shorter, even if the agent was above the limit before.
+        if existing.first().is_none_or(|held| ends_later(expires_at, held.grant.until)) {
+            check_agent_limits(held.clone().map(|definition| &definition.name))?;
+        }
+        let token_bytes = token_bytes(&context.config.issuer, agent_name.as_str(), held);
 
         // An earlier assignment may have expired without an event so far. Its event must come before the event of the new one.
         let unreported_expiry = assignments::mark_expiry_reported(tx.conn(), agent, role, now).await?;
@@ -76,7 +83,7 @@ pub async fn assign_role(
             tx.emit(role_assigned_event(event_id, &assignment, name.clone()));
         }
         tx.record_change(Change::Roles(agent, service));
-        Ok(tx.commit_change(()).await?)
+        Ok(tx.commit_change(token_bytes).await?)
     };
     context.store.write("assign_role", work).await
 }
@@ -113,6 +120,11 @@ pub async fn revoke_role(
         Ok(tx.commit_change(ended.is_none()).await?)
     };
     context.store.write("revoke_role", work).await
+}
+
+/// Whether an assignment that ends at `end` lasts longer than one that ends at `other`. `None` stands for one that does not expire.
+fn ends_later(end: Option<Timestamp>, other: Option<Timestamp>) -> bool {
+    other.is_some_and(|other| end.is_none_or(|end| end > other))
 }
 
 /// An event id that is lower than `id`, for an event that must be delivered first: the order of ids is the order of delivery.

@@ -4,7 +4,7 @@ use crate::{
     domain::{
         audit::{AuditAction, AuditedObject, Initiator, NewAuditEntry},
         change::{Change, Changed},
-        role::{Role, check_service_limits, name_of_deleted},
+        role::{Role, check_new_permissions, check_service_limits, name_of_deleted},
         text::{Description, ManagedBy},
     },
     operations::{
@@ -100,7 +100,7 @@ pub async fn change_role(
         after.description = description.unwrap_or(after.description);
         after.managed_by = managed_by.or(after.managed_by);
         if let Some(permissions) = permissions {
-            check_service_limits(&other_roles, &permissions)?;
+            check_new_permissions(&other_roles, &before.definition.permissions, &permissions)?;
             after.definition.permissions = permissions;
             tx.record_change(Change::Definitions(service));
         }

@@ -34,6 +34,19 @@ path_prefix = "/admin"
 require_permissions = ["admin"]
 "#;
 
+/// Rules for the decoded paths of `package` and `scoped-package`.
+const DECODED_RULES: &str = r#"
+[[rules]]
+name = "decoded-package"
+path_template = "/packages/{scope}/{name}"
+any_permission = ["admin", "read"]
+
+[[rules]]
+name = "decoded-scoped-package"
+path = "/registry/@scope/name"
+any_permission = ["admin", "read"]
+"#;
+
 const AMBIGUOUS: (u16, &str) = (403, "path_ambiguous");
 
 /// Requests of an agent that has the permission `read`, but not `admin`.
@@ -41,6 +54,7 @@ const REQUESTS: &[(&str, (u16, &str))] = &[
     ("/packages/a", (200, "")),
     ("/packages/@scope%2fname", (200, "")),
     ("/packages/a%2Fb%2Fc?x=%2F..", (200, "")),
+    ("/packages/a%2fb%2Fc", AMBIGUOUS),
     ("/packages/a/b", (200, "")),
     ("/registry/@scope%2Fname", (200, "")),
     ("/registry/%40scope%2fname", (200, "")),
@@ -150,8 +164,14 @@ fn commands_say_why_an_encoded_slash_is_refused() {
         command.arg("rules").args(arguments);
         run_command(command, "")
     };
+    fs::write(&file, format!("{RULES}{DECODED_RULES}")).unwrap();
+    assert_eq!(run(&["check", &path]), (Some(0), format!("{path}: 7 rules, no errors\n"), String::new()));
     fs::write(&file, RULES).unwrap();
-    assert_eq!(run(&["check", &path]), (Some(0), format!("{path}: 5 rules, no errors\n"), String::new()));
+    let (code, output, _) = run(&["check", &path]);
+    let warning = "warning: line 2: if the service decodes `%2f`, it serves `/packages/x%2Fx` also as `/packages/x/x`, and \
+                   the default of the sidecar could allow what the rule `package` at line 2 refuses: write a rule for the \
+                   decoded paths, too\n";
+    assert!(code == Some(0) && output.starts_with(&format!("{path}: {warning}")), "{output}");
     let explain = |request: &str| run(&["explain", &path, "--host", "x", "--path", request]);
     let (code, output, _) = explain("/packages/a%2fb");
     let rule = "path     /packages/a%2Fb\nrule     package (line 2): any host, path_template /packages/{}, allow_encoded_slash";
@@ -176,6 +196,14 @@ fn commands_say_why_an_encoded_slash_is_refused() {
     let warning = "warning: line 2: a path such as `/packages/x%2Fx` is refused: if the service decodes `%2f`, it reads \
                    `/packages/x/x`, and `[default]` could refuse what the rule `package` at line 2 allows\n";
     assert!(output.starts_with(&format!("{path}: {warning}")), "{output}");
+
+    let page = fs::read_to_string(tools::root().join("docs/run/route-rules.md")).unwrap();
+    let (_, section) = page.split_once("### Encoded slashes").unwrap();
+    let (_, example) = section.split_once("```toml\n").unwrap();
+    fs::write(&file, example.split("```").next().unwrap()).unwrap();
+    assert_eq!(run(&["check", &path]), (Some(0), format!("{path}: 3 rules, no errors\n"), String::new()));
+    let (code, output, _) = explain("/packages/secret/key");
+    assert!(code == Some(0) && output.contains("rule     secret-packages"), "{output}");
 
     fs::write(&file, "[[rules]]\nname = 'a'\npath = '/a%2Fb'\n").unwrap();
     let (code, _, errors) = run(&["check", &path]);

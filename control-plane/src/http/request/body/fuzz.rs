@@ -5,11 +5,11 @@ use super::*;
 use crate::domain::{
     service::KeyScope,
     text::{Description, DisplayName, EmailAddress, Metadata},
-    timestamp::format_rfc3339,
 };
 use axum::http::StatusCode;
 use countersign_identity::{AgentStatus, P256PublicKey, Permission, RoleName, Timestamp};
 use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_bytes, mutated_text};
+use countersign_process::format_rfc3339;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::json;
 

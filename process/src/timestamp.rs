@@ -1,4 +1,4 @@
-//! Formatting of timestamps in responses, webhook payloads and the log.
+//! The text of timestamps, in responses, webhook payloads, errors and the log.
 
 use countersign_identity::Timestamp;
 
