@@ -9,7 +9,7 @@
 //! contents of a token, and [`scope`] is what a client asks for. [`bearer`] extracts the token from a header, [`token`] verifies its
 //! signature, [`token_cache`] keeps what is known about it, and [`evaluation`] decides what it grants now. [`agent_hash`] names agents
 //! in the sync stream, [`identity_headers`] are the headers for the service, and [`refusal`] lists the reasons for a denial.
-//! [`protected_resource`] is what clients read to find the control plane.
+//! [`grants`] are the roles in an unbound token. [`protected_resource`] is what clients read to find the control plane.
 
 pub mod agent_hash;
 pub mod bearer;
@@ -17,6 +17,7 @@ pub mod claims;
 pub mod evaluation;
 #[cfg(test)]
 mod fuzz;
+pub mod grants;
 pub mod identity_headers;
 pub mod ids;
 pub mod key_set;
@@ -36,6 +37,7 @@ pub use evaluation::{
     AgentChanges, AgentStatus, EvaluationContext, RoleDefinition, RoleGrant, RoleTable, StatusWithCutoff,
     VerifiedIdentity, Versioned, names_and_permissions,
 };
+pub use grants::{Grants, KeyedGrant, MAX_GRANTS};
 pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};

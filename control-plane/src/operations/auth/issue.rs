@@ -17,7 +17,8 @@ use crate::{
     },
 };
 use countersign_identity::{
-    AgentId, Audience, Claims, RoleName, Scope, ServiceId, Timestamp, TokenId, names_and_permissions, scope::scope_text,
+    AgentId, Audience, Claims, Grants, RoleName, Scope, ServiceId, Timestamp, TokenId, names_and_permissions,
+    scope::scope_text,
 };
 use std::sync::Arc;
 
@@ -133,6 +134,7 @@ impl Grant<'_> {
             permissions,
             trust_score: agent.trust,
             until,
+            grants: Grants::default(),
             requested_scope: scope.cloned(),
         }
     }
