@@ -28,4 +28,5 @@ pub mod text;
 pub mod timestamp;
 pub mod total;
 pub mod trust;
+pub mod unbound_roles;
 pub mod webhook;
