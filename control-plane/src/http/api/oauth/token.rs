@@ -61,6 +61,7 @@ pub struct OAuthTokenResponse {
     #[schema(value_type = schema::RefreshTokenSchema)]
     refresh_token: String,
     /// The permissions that the access token grants now, separated by spaces. Permissions with `"` or `\` are left out.
+    /// Empty for tokens for no service: each service finds its own roles in them.
     #[schema(example = "invoices:read")]
     scope: String,
 }
