@@ -43,10 +43,12 @@ quick: prerequisites ## make quick roles: run the unit tests of changed crates, 
 
 test-deep: prerequisites ## run all other tests (PARTS="engines histories" selects some)
 	scripts/tools.sh tests
+	scripts/tools.sh envoys
 	"$$(scripts/find-python.sh)" -B scripts/test.py deep $(PARTS)
 
 test-touched: prerequisites ## run the parts of test-deep that the changes of the last day concern, and one more
 	scripts/tools.sh tests
+	scripts/tools.sh envoys
 	"$$(scripts/find-python.sh)" -B scripts/test.py touched
 
 soak: build ## repeat the tests with random input for SOAK_SECONDS (600), then run the faults at length

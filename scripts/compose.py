@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import yaml
-from sandbox import Container, Image, Running
+from sandbox import SERVICE_ADDRESS, Container, Image, Running
 
 START_SECONDS = 60
 # Programs of this machine take the place of the public images. Grafana is in no registry of Debian or PyPI.
@@ -33,7 +33,7 @@ class Compose:
         self.project = folder / "project"
         self.services = yaml.safe_load((self.project / "docker-compose.yaml").read_text())["services"]
         self.running: dict[str, Running] = {}
-        (folder / "hosts").write_text(f"127.0.0.1 localhost {' '.join(self.services)}\n")
+        (folder / "hosts").write_text(f"127.0.0.1 localhost\n{SERVICE_ADDRESS} {' '.join(self.services)}\n")
         # PostgreSQL looks up the name of its user.
         users = {0: "root", 999: "postgres", 65532: "nonroot", 65534: "nobody"}
         (folder / "passwd").write_text("".join(f"{name}:x:{uid}:{uid}::/:/sbin/nologin\n" for uid, name in users.items()))

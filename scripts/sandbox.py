@@ -2,7 +2,7 @@
 
 A command sees the root file system of its image, read-only, and its volumes. It runs as the user of its service, without
 capabilities, and can get no new rights. All commands share one network without a way out, in which the name of each service
-resolves to loopback.
+resolves to one address, which is not on loopback, as in a network of containers.
 """
 
 import json
@@ -18,6 +18,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 STOP_SECONDS = 40
+# The address of all services, of a network that is reserved for documentation.
+SERVICE_ADDRESS = "192.0.2.1"
 # The variable PATH of an image that sets none.
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # What programs of this machine need, instead of the root file system of a public image.
@@ -30,7 +32,7 @@ def run_again(binds: dict[str, Path], environment: dict[str, str]) -> int:
     SANDBOX_FOLDER names a folder that shows the paths of `binds` to users who may not enter the checkout."""
     folder = Path(tempfile.mkdtemp(prefix="countersign-", dir="/tmp"))
     folder.chmod(0o755)
-    arguments = ["bwrap", "--unshare-net", "--die-with-parent", "--dev-bind", "/", "/"]
+    arguments = [*enter_network(), "bwrap", "--die-with-parent", "--dev-bind", "/", "/"]
     arguments += ["--cap-add", "ALL"] if os.geteuid() == 0 else []
     for name, source in binds.items():
         target = folder / name
@@ -43,6 +45,16 @@ def run_again(binds: dict[str, Path], environment: dict[str, str]) -> int:
         return subprocess.run([*arguments, "--", sys.executable, "-B", *sys.argv]).returncode
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def enter_network() -> list[str]:
+    """Runs a command in a network of its own, with loopback and SERVICE_ADDRESS."""
+    add_addresses = f'ip link set lo up && ip address add {SERVICE_ADDRESS}/32 dev lo && exec "$@"'
+    command = ["--net", "sh", "-c", add_addresses, "sh"]
+    if os.geteuid() == 0:
+        return ["unshare", *command]
+    # Only root may add addresses, even if it is root of this network only. bwrap needs the user again.
+    return ["unshare", "--map-root-user", *command, "unshare", f"--map-user={os.geteuid()}", f"--map-group={os.getegid()}"]
 
 
 @dataclass

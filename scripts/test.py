@@ -83,6 +83,14 @@ PARTS = {
     "charts": Part(2, ["charts/*", "tests/charts/*", "*/config.default.toml"], targets=["charts"], needs="go"),
 }
 
+# The versions of Envoy before the newest one, with the tests that show that the configurations work there.
+EARLIER_ENVOYS = ["1.36", "1.37", "1.38", "1.39"]
+CORE = ["end_to_end*", "example_envoy*", "identity_headers*", "proxy_configs*", "route_rules::mcp::*", "route_rules::rules_decide*", "streams*"]
+PARTS |= {
+    f"envoy-{version}": Part(1, ["client/templates/*"], {"TEST_ENVOY": version}, [f"edge {pattern}" for pattern in CORE])
+    for version in EARLIER_ENVOYS
+}
+
 
 @dataclasses.dataclass
 class Binary:

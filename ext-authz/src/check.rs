@@ -137,7 +137,7 @@ impl Authorizer {
         rules: &'r RuleSet,
         since_boot: Duration,
     ) -> Result<Route<'r>, NoRoute<'r>> {
-        let CheckInput { http, extensions, mcp: _ } = request;
+        let CheckInput { http, extensions } = request;
         let policy = self.policies.policy(extensions.iter());
         let policy = policy.map_err(|error| self.invalid_extensions(&error, since_boot))?;
         let service = policy.service;
@@ -155,7 +155,7 @@ impl Authorizer {
             return Err(self.invalid_extensions(&error, since_boot));
         }
         // `None` if the rule is about MCP, and none of its entries allows the message.
-        let allowed = rule.mcp.as_ref().map_or(Ok(Some(&rule.policy)), |entries| mcp::select_policy(entries, request));
+        let allowed = rule.mcp.as_ref().map_or(Ok(Some(&rule.policy)), |entries| mcp::select_policy(entries, http));
         let allowed = allowed.map_err(|problem| NoRoute::invalid_mcp_request(rule, problem))?;
         let policy = Arc::clone(allowed.unwrap_or(&rule.policy));
         Ok(Route { policy, rule: Some(rule), service: service.or(rule_service), allows_message: allowed.is_some() })

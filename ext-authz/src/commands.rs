@@ -37,7 +37,8 @@ pub enum Command {
 /// A command about a rules file.
 #[derive(Debug, Subcommand)]
 pub enum RulesCommand {
-    /// Checks a rules file, and prints all errors with their lines. Prints a warning if a dry run takes requests from an enforced rule.
+    /// Checks a rules file, and prints all errors with their lines. Prints a warning if a dry run takes requests from an enforced rule,
+    /// or if a rule allows encoded slashes that another rule refuses.
     Check {
         /// The rules file.
         file: PathBuf,
@@ -64,7 +65,7 @@ pub struct RequestArguments {
     /// The path of the request, with or without query.
     #[arg(long)]
     pub path: String,
-    /// The method of the MCP message in the body, such as `tools/call`, as Envoy's MCP filter would report it.
+    /// The method of the MCP message in the body, such as `tools/call`.
     #[arg(long, value_name = "METHOD")]
     pub mcp_method: Option<String>,
     /// The name of the tool or prompt, or the URI of the resource, that the MCP message uses.
@@ -78,7 +79,7 @@ impl RequestArguments {
     }
 
     fn mcp_message(&self) -> Option<McpMessage<'_>> {
-        Some(McpMessage { method: self.mcp_method.as_deref()?, name: self.mcp_name.as_deref() })
+        Some(McpMessage::Call { method: self.mcp_method.as_deref()?, name: self.mcp_name.as_deref() })
     }
 
     /// The request with the context extensions of its route and a token.

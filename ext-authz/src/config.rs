@@ -3,6 +3,7 @@
 //! `main` reads the settings, and `app` uses them. Invariant: `config.default.toml` documents every key and contains its default
 //! value. An error message about a setting names its key.
 
+mod tls;
 mod values;
 
 use countersign_identity::ServiceId;
@@ -20,6 +21,7 @@ use std::{
     time::Duration,
 };
 
+pub use tls::{TlsFiles, TlsMode, TlsSettings};
 pub use values::{ApiKey, HeaderPrefix, HostAndPort, ListenAddress, SyncUrl};
 
 /// The default settings file, which documents every settings key.
@@ -40,6 +42,8 @@ const KEYS_FILE_VARIABLE: &str = "COUNTERSIGN_SYNC__KEYS_FILE";
 pub struct Settings {
     /// The addresses to listen on.
     pub listen: ListenSettings,
+    /// TLS of the port to which Envoy connects.
+    pub tls: TlsSettings,
     /// The connection to the control plane.
     pub sync: SyncSettings,
     /// The copies of views on disk.
@@ -212,8 +216,11 @@ impl Settings {
             ),
         ];
         let problems = cases.into_iter().filter(|(is_wrong, _)| *is_wrong).map(|(_, text)| text);
-        let problems: Vec<_> =
-            problems.chain(self.sync.address_problems()).chain(self.log.validation_error()).collect();
+        let problems = problems
+            .chain(self.tls.problems(grpc))
+            .chain(self.sync.address_problems())
+            .chain(self.log.validation_error());
+        let problems: Vec<_> = problems.collect();
         if problems.is_empty() { Ok(()) } else { Err(ConfigError::Invalid(problems)) }
     }
 }
@@ -285,6 +292,38 @@ mod tests {
         let flag = ("sync.keys".to_owned(), "svc_sk_flag".to_owned());
         assert_eq!(super::read(None, vec![named], vec![flag]).unwrap().sync.keys_file, None);
         assert_eq!(read(&[]).unwrap().sync.keys_file, None);
+    }
+
+    #[test]
+    fn port_of_other_hosts_needs_a_certificate_or_a_word_about_clear_text() {
+        let pair = [("tls.certificate", "c"), ("tls.private_key", "k")];
+        let read = |address: &str, tls: &[(&str, &str)]| read(&[&[("listen.grpc", address)][..], tls].concat());
+        for address in ["127.0.0.1:1", "127.8.9.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1", "localhost:1", "unix:/a.sock"]
+        {
+            for tls in [&[][..], &pair, &[("tls.mode", "mesh")], &[("tls.mode", "insecure")]] {
+                assert!(read(address, tls).is_ok(), "{address} {tls:?}");
+            }
+        }
+        for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[fd00::1]:1", "sidecar:1", "localhost.example.com:1"] {
+            let error = read(address, &[]).unwrap_err();
+            assert!(error.starts_with("tls.certificate: other hosts can reach listen.grpc"), "{address}: {error}");
+            for tls in [&pair[..], &[("tls.mode", "mesh")], &[("tls.mode", "insecure")]] {
+                assert!(read(address, tls).is_ok(), "{address} {tls:?}");
+            }
+        }
+        for (tls, expected) in [
+            (&pair[..1], "tls.certificate, tls.private_key: only one of them is set"),
+            (&pair[1..], "tls.certificate, tls.private_key: only one of them is set"),
+            (&[("tls.client_ca", "a")], "tls.client_ca: clients can prove who they are with TLS only"),
+            (&[pair[0], pair[1], ("tls.mode", "mesh")], "tls.mode: accepts clear text, but tls.certificate is set"),
+            (&[("tls.mode", "off")], "`tls.mode` in a flag: `off` must be `serve`, `mesh` or `insecure`"),
+        ] {
+            let error = read("127.0.0.1:1", tls).unwrap_err();
+            assert!(error.contains(expected), "{tls:?}: {error}");
+        }
+        let files = read("0.0.0.0:1", &[pair[0], pair[1], ("tls.client_ca", "a")]).unwrap().tls;
+        assert_eq!(files.files().unwrap().client_ca, Some(Path::new("a")));
+        assert!(read("127.0.0.1:1", &[]).unwrap().tls.files().is_none());
     }
 
     #[test]

@@ -158,6 +158,13 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Registers the expiry of the TLS certificate. The metric exists only if the port for checks has a certificate, because its
+    /// alert would take 0 for an expired one.
+    pub fn certificate_expiry(&self) -> Result<IntGauge, prometheus::Error> {
+        let factory = MetricFactory { registry: &self.registry, prefix: PREFIX };
+        factory.gauge("certificate_expiry_timestamp_seconds", "When the TLS certificate expires, in Unix seconds")
+    }
+
     /// Registers all metrics, with the time series that exist before a service is known.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = registry(PREFIX, env!("CARGO_PKG_VERSION"))?;

@@ -3,8 +3,9 @@
 //! `app` loads the file, `check` selects the rule of each request, and `commands` checks files and explains selections. Invariants:
 //! for each request, one matching rule is the most specific, because a file in which two could be equally specific is refused. If
 //! two services could understand a path or host differently, it has no normal form. A request with such a path or host is refused
-//! if the choice of its rule depends on it.
+//! if the choice of its rule depends on it. A rule may allow encoded slashes: see `rules/encoded_slash.rs`.
 
+mod encoded_slash;
 mod explain;
 mod file;
 mod host;
@@ -16,13 +17,13 @@ mod pattern;
 use crate::policy::Policy;
 use countersign_identity::Reason;
 use host::{HostPattern, normalize_host};
-use index::Index;
-use path::{AmbiguousPath, NormalPath};
+use index::{HostRules, Index};
+use path::{AmbiguousPath, EncodedSlash, NormalPath};
 use pattern::{Methods, PathPattern, Specificity};
 use std::sync::Arc;
 
 pub use file::MAX_FILE_BYTES;
-pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod};
+pub use mcp::{McpMessage, McpRequest, McpRules, NamingMethod, ReceivedMessage};
 
 /// The name of the rule in the table `[default]`. No other rule can have this name.
 pub const DEFAULT_NAME: &str = "default";
@@ -40,6 +41,8 @@ pub struct Rule {
     pub dry_run: bool,
     host: HostPattern,
     path: PathPattern,
+    /// Whether the rule applies to paths with encoded slashes.
+    encoded_slash: EncodedSlash,
     methods: Methods,
 }
 
@@ -109,10 +112,15 @@ impl RuleSet {
         self.rules.len()
     }
 
+    /// What an operator probably does not intend, although the rules are valid.
+    pub fn warnings(&self) -> Vec<String> {
+        self.dry_run_warnings().chain(self.encoded_slash_warnings()).collect()
+    }
+
     /// A warning for each dry run that takes requests from an enforced rule, because it is more specific: the dry run refuses none
     /// of these requests, although the enforced rule might.
-    pub fn warnings(&self) -> Vec<String> {
-        let overruled_by = |dry_run: &Rule| {
+    fn dry_run_warnings(&self) -> impl Iterator<Item = String> {
+        let overruled_by = move |dry_run: &Rule| {
             let is_less_specific = |rule: &&Rule| !rule.dry_run && rule.specificity() < dry_run.specificity();
             self.rules.iter().filter(is_less_specific).find(|rule| rule.intersects(dry_run))
         };
@@ -123,7 +131,7 @@ impl RuleSet {
                 dry_run.line, dry_run.name, enforced.name, enforced.line
             )
         };
-        dry_runs.filter_map(|dry_run| Some((dry_run, overruled_by(dry_run)?))).map(warning).collect()
+        dry_runs.filter_map(move |dry_run| Some(warning((dry_run, overruled_by(dry_run)?))))
     }
 
     /// The most specific rule that matches a request, or else `[default]`; `None` if the file has no default either.
@@ -136,12 +144,32 @@ impl RuleSet {
             return Err(self.unselectable(Reason::HostInvalid, self.rules.iter().all(|rule| rule.dry_run)));
         }
         let candidates = self.index.candidates(host.as_deref());
-        let depends_on_path = candidates.clone().any(|rules| rules.depends_on_path);
-        let path = depends_on_path.then(|| NormalPath::parse(target.path)).transpose().map_err(|_| {
+        let find = |path: Option<&NormalPath<'_>>| self.find(candidates.clone(), path, target.method);
+        if !candidates.clone().any(|rules| rules.depends_on_path) {
+            return Ok(find(None));
+        }
+        let selected = match NormalPath::parse(target.path, EncodedSlash::Refused) {
+            Ok(path) => Some(find(Some(&path))),
+            Err(AmbiguousPath::EncodedSlash) => {
+                let path = NormalPath::parse(target.path, EncodedSlash::Kept).ok();
+                path.and_then(|path| encoded_slash::select(&path, |path| find(Some(path))).ok()).map(Some)
+            }
+            Err(_) => None,
+        };
+        selected.ok_or_else(|| {
             self.unselectable(Reason::PathAmbiguous, candidates.clone().all(|rules| !rules.has_enforced_rules))
-        })?;
-        let selected = candidates.clone().find_map(|rules| rules.find(&self.rules, path.as_ref(), target.method));
-        Ok(selected.and_then(|index| self.rules.get(index)).or(self.default.as_ref()))
+        })
+    }
+
+    /// The rule for a path in normal form, or else `[default]`. `candidates` are the rules for the host.
+    fn find<'c>(
+        &self,
+        mut candidates: impl Iterator<Item = &'c HostRules>,
+        path: Option<&NormalPath<'_>>,
+        method: &str,
+    ) -> Option<&Rule> {
+        let number = candidates.find_map(|rules| rules.find(&self.rules, path, method));
+        number.and_then(|number| self.rules.get(number)).or(self.default.as_ref())
     }
 
     fn unselectable(&self, reason: Reason, rules_are_dry_runs: bool) -> Unselectable {

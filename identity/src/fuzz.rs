@@ -1,8 +1,9 @@
-//! Property tests of ids, names, numbers, claims, headers and keys: values round-trip, no input causes a panic, and only valid
+//! Property tests of ids, names, hosts, numbers, claims, headers and keys: values round-trip, no input causes a panic, and only valid
 //! tokens are accepted.
 
 use crate::{
     bearer::{from_authorization, from_token_header},
+    dns_rebinding::can_be_rebound,
     key_set::JsonWebKey,
     names::is_printable,
     *,
@@ -12,7 +13,7 @@ use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutate
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
-use std::{collections::BTreeMap, fmt::Debug, str::FromStr, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, net::IpAddr, str::FromStr, time::Duration};
 
 /// Checks that a text that parses as an id is printed unchanged, both as text and in JSON.
 fn check_id_round_trip<T: FromStr + ToString + Serialize + DeserializeOwned>(text: &str) -> Result<(), TestCaseError> {
@@ -134,6 +135,27 @@ proptest! {
                 check_json_round_trip(&permission)?;
             }
             Err(_) => prop_assert!(!is_valid, "{:?}", text),
+        }
+    }
+
+    #[test]
+    fn every_host_except_localhost_and_addresses_can_be_rebound(
+        address: IpAddr, port: Option<u16>, mutated in mutated_text("localhost:9092"), text in any_text(),
+    ) {
+        let port = port.map(|port| format!(":{port}")).unwrap_or_default();
+        let address = if address.is_ipv4() { address.to_string() } else { format!("[{address}]") };
+        for fixed in [address.as_str(), "localhost"] {
+            let host = format!("{fixed}{port}");
+            prop_assert!(!can_be_rebound(&host), "{}", host);
+            for host in [format!("{fixed}.page.example{port}"), format!("page.{fixed}{port}")] {
+                prop_assert!(can_be_rebound(&host), "{}", host);
+            }
+        }
+        for host in [mutated, text] {
+            let after_localhost = host.to_ascii_lowercase().strip_prefix("localhost").map(str::to_owned);
+            let is_localhost = after_localhost.is_some_and(|rest| rest.is_empty() || rest.starts_with(':'));
+            let may_be_address = host.starts_with('[') || host.chars().all(|it| it.is_ascii_digit() || ".:".contains(it));
+            prop_assert!(can_be_rebound(&host) || is_localhost || may_be_address, "{:?}", host);
         }
     }
 

@@ -29,8 +29,9 @@ pub fn values(identity: &VerifiedIdentity, service: Option<ServiceId>) -> [Strin
     ]
 }
 
-/// Joins items with commas. Percent-encodes special and non-ASCII characters.
-fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
+/// A list as an identity header contains it: joins the items with commas, and percent-encodes `%`, commas, control characters and
+/// non-ASCII characters. The limits of names count the bytes of this text.
+pub fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     let mut value = String::new();
     for (position, item) in items.into_iter().enumerate() {
         if position > 0 {
@@ -39,4 +40,22 @@ fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
         value.extend(utf8_percent_encode(item, ENCODED_CHARACTERS));
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_joined_and_encoded() {
+        for (items, expected) in [
+            (&["a b", "c"][..], "a b,c"),
+            (&[], ""),
+            (&["50%", "a, b"], "50%25,a%2C b"),
+            (&["é", "🤖"], "%C3%A9,%F0%9F%A4%96"),
+            (&["a\u{7f}\n"], "a%7F%0A"),
+        ] {
+            assert_eq!(join_encoded(items.iter().copied()), expected);
+        }
+    }
 }

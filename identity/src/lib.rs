@@ -9,11 +9,13 @@
 //! contents of a token, and [`scope`] is what a client asks for. [`bearer`] extracts the token from a header, [`token`] verifies its
 //! signature, [`token_cache`] keeps what is known about it, and [`evaluation`] decides what it grants now. [`agent_hash`] names agents
 //! in the sync stream, [`identity_headers`] are the headers for the service, and [`refusal`] lists the reasons for a denial.
-//! [`grants`] are the roles in an unbound token. [`protected_resource`] is what clients read to find the control plane.
+//! [`grants`] are the roles in an unbound token. [`protected_resource`] is what clients read to find the control plane, and
+//! [`dns_rebinding`] recognizes hosts of web pages.
 
 pub mod agent_hash;
 pub mod bearer;
 pub mod claims;
+pub mod dns_rebinding;
 pub mod evaluation;
 #[cfg(test)]
 mod fuzz;

@@ -148,8 +148,8 @@ reasons! {
         PathAmbiguous = "path_ambiguous", "The path of the request is not in the only form that the sidecar accepts: send it without encoded slashes, `;`, `.`, `..` and empty segments";
         /// The host of the request is not a host name, and rules of the sidecar depend on the host.
         HostInvalid = "host_invalid", "The host of the request is not a host name";
-        /// A rule of the sidecar is about MCP, and the request is not one MCP message that the proxy has parsed.
-        McpRequestInvalid = "mcp_request_invalid", "The request is not exactly one MCP message that the proxy has parsed, or its headers could mean another one";
+        /// A rule of the sidecar is about MCP, and the request is not exactly one MCP message.
+        McpRequestInvalid = "mcp_request_invalid", "The request is not exactly one MCP message, or its headers could mean another one";
         /// A rule of the sidecar is about MCP, and allows neither the method nor the tool, prompt or resource of the message.
         McpNotAllowed = "mcp_not_allowed", "No rule allows this MCP method, tool, prompt or resource";
         /// Only an administrator may make the request.

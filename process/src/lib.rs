@@ -1,9 +1,10 @@
 //! What the control plane and the sidecar share: settings, logs, metrics, clock, random numbers, readiness, places that callers
-//! share, HTTP server, admin port, reloading of files, output, shutdown.
+//! share, HTTP server, TLS certificate, admin port, reloading of files, output, shutdown.
 //!
 //! Invariant: no module of this crate depends on agents, services or tokens.
 
 pub mod admin;
+pub mod certificates;
 pub mod clock;
 pub mod file_reload;
 mod log_lines;

@@ -1,9 +1,10 @@
-//! Writes to standard output and standard error without panicking.
+//! Writes to standard output and standard error without panicking, and joins the texts of errors.
 //!
 //! The macros `println!` and `eprintln!` panic if the stream is a closed pipe or a file on a full disk.
 
 use crate::log_lines;
 use std::{
+    error::Error,
     fmt::Display,
     io::{self, Write},
 };
@@ -19,6 +20,17 @@ pub fn write_stderr_line(line: impl Display) {
     if !log_lines::push_last_line(&line) {
         let _unreportable = write_to(io::stderr().lock(), line);
     }
+}
+
+/// Joins the messages of an error and its sources. In tonic's transport errors, only the sources contain the cause.
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text = format!("{text}: {error}");
+        source = error.source();
+    }
+    text
 }
 
 fn write_to(mut stream: impl Write, text: impl Display) -> io::Result<()> {

@@ -20,14 +20,16 @@ mod metrics;
 mod network;
 mod rare_line;
 mod service;
+mod tls;
 
 pub use connections::{CloseReason, ConnectionCaps};
 pub use descriptors::{RESERVED_DESCRIPTORS, fit_to_descriptors, raise_descriptor_limit};
-pub use listener::Listener;
+pub use listener::{ConnectionAddresses, Listener};
 pub use memory::{ReservedMemory, SharedMemory, head_size};
 pub use messages::MessageLimits;
 pub use metrics::{ConnectionMetrics, PortMetrics};
 pub use network::Network;
+pub use tls::TlsOnly;
 
 use crate::{Shutdown, shutdown::DRAIN_TIMEOUT};
 use axum::Router;
@@ -40,13 +42,14 @@ use hyper_util::{
 };
 use ipnet::IpNet;
 use listener::Acceptor;
+use rare_line::RareLine;
 use service::ConnectionService;
 use std::{
     error::Error,
     io,
     net::{IpAddr, SocketAddr},
     pin::pin,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 use tokio::{
@@ -143,14 +146,15 @@ pub async fn serve<L: Listener>(
         settings,
         shutdown,
         abort: CancellationToken::new(),
+        handshake_line: Mutex::default(),
     });
     let tasks = TaskTracker::new();
     let mut acceptor = Acceptor::new(listener, port.settings.name);
-    let spawn = |(stream, peer): (L::Stream, Option<SocketAddr>)| {
-        let address = peer.map(|peer| peer.ip()).filter(|address| !port.is_trusted_proxy(*address));
-        if let Some(connection) = port.connections.admit(address) {
+    let spawn = |(stream, addresses): (L::Stream, Option<ConnectionAddresses>)| {
+        let peer = addresses.map(|addresses| addresses.peer.ip());
+        if let Some(connection) = port.connections.admit(peer.filter(|peer| !port.is_trusted_proxy(*peer))) {
             let (port, handshake, routes) = (port.clone(), handshake.clone(), routes.clone());
-            tasks.spawn(port.serve_connection(stream, handshake, routes, peer, Arc::new(connection)));
+            tasks.spawn(port.serve_connection(stream, handshake, routes, addresses, Arc::new(connection)));
         }
     };
     while let Some(accepted) = port.shutdown.run_until_requested(acceptor.accept(&port.connections)).await {
@@ -177,6 +181,8 @@ struct Port {
     shutdown: Shutdown,
     /// Cancelled at the drain timeout.
     abort: CancellationToken,
+    /// When a failed handshake was logged.
+    handshake_line: Mutex<RareLine>,
 }
 
 impl Port {
@@ -190,12 +196,12 @@ impl Port {
         stream: S,
         handshake: H,
         routes: Router,
-        peer: Option<SocketAddr>,
+        addresses: Option<ConnectionAddresses>,
         connection: Arc<OpenConnection>,
     ) {
         let service = ConnectionService {
             routes,
-            peer,
+            addresses,
             connection: Arc::clone(&connection),
             messages: self.settings.messages.clone(),
             responses_last: self.settings.protocol.responses_last,
@@ -219,7 +225,10 @@ impl Port {
         service: ConnectionService,
         idle: &CancellationToken,
     ) -> Option<()> {
-        let mut stream = TimeoutWriter::new(handshake.handshake(stream).await.ok()?);
+        let handshake = handshake.handshake(stream).await;
+        let peer = service.addresses.map(|addresses| addresses.peer);
+        let stream = handshake.inspect_err(|error| self.log_failed_handshake(peer, error)).ok()?;
+        let mut stream = TimeoutWriter::new(stream);
         stream.set_timeout(Some(STALL_TIMEOUT));
         let builder = http_builder(self.settings.protocol);
         let mut http = pin!(builder.serve_connection(TokioIo::new(BatchedWrites::new(stream)), service));
@@ -235,6 +244,15 @@ impl Port {
             self.connections.count_closed(CloseReason::StallTimeout);
         }
         Some(())
+    }
+
+    /// Logs why a client and this server do not agree on TLS, such as a certificate of an unknown authority. Other errors are lost
+    /// connections, such as those of a load balancer that only tries whether the port is open.
+    fn log_failed_handshake(&self, peer: Option<SocketAddr>, error: &io::Error) {
+        let is_due = || self.handshake_line.lock().unwrap_or_else(PoisonError::into_inner).is_due();
+        if error.kind() == io::ErrorKind::InvalidData && is_due() {
+            tracing::info!(port = self.settings.name, ?peer, %error, "a TLS handshake failed");
+        }
     }
 
     /// Waits until the server must close the connection: at shutdown, or when `idle` says that the client sends no more requests.

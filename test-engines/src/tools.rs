@@ -14,9 +14,15 @@ pub fn binary(name: &str) -> PathBuf {
     require_path(folder.join(name), "cargo build --workspace --bins")
 }
 
-/// The Envoy binary.
+/// The Envoy binary. `TEST_ENVOY` selects an earlier version, such as `1.36`.
 pub fn envoy() -> PathBuf {
-    require_path(root().join(".tools/bin/envoy"), "scripts/tools.sh tests")
+    match std::env::var("TEST_ENVOY") {
+        Ok(version) => {
+            let path = root().join(".tools/envoys").join(version).join("envoy/_bin/envoy");
+            require_path(path, "scripts/tools.sh envoys")
+        }
+        Err(_) => require_path(root().join(".tools/bin/envoy"), "scripts/tools.sh tests"),
+    }
 }
 
 /// The Node.js binary.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Installs both charts without a cluster: renders them, runs their pods as a kubelet would, and runs the pods of `helm test`.
 
-The first release has no values. A stranger's first hour is then: install, test, create a service, install the sidecar, test.
+The first release has only the required value. A stranger's first hour is then: install, test, create a service, install the sidecar, test.
 """
 
 import tempfile

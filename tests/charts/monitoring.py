@@ -169,7 +169,7 @@ def check_rules(directory: Path, rules: dict[str, str], releases: list[Monitored
 def start_prometheus(api: ApiServer, stack: contextlib.ExitStack, directory: Path, configuration: dict) -> None:
     """Starts Prometheus as it runs outside of a pod: with a file for the access to the API server, and with other paths."""
     for job in configuration["scrape_configs"]:
-        job["scrape_interval"] = "1s"
+        job["scrape_interval"] = job["scrape_timeout"] = "1s"
         for discovery in job["kubernetes_sd_configs"]:
             discovery["kubeconfig_file"] = str(api.kubeconfig)
     configuration["rule_files"] = [f"{directory}/rules/*.yaml"]

@@ -10,12 +10,31 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 CHARTS = REPOSITORY / "charts"
 HELM = REPOSITORY / ".tools/bin/helm"
 
+# The registry, which all installations need. Other values can replace it.
+REGISTRY_VALUES = Path(__file__).with_name("registry-values.yaml")
+
 # A helm that `go install` built assumes a very old version of Kubernetes.
 KUBERNETES = "1.33.0"
 
 
 class ChartError(Exception):
     """A chart cannot be rendered."""
+
+
+class StrictLoader(yaml.SafeLoader):
+    """Refuses a map with the same key twice, as YAML requires. PyYAML and helm would keep the last one, but Flux and kustomize refuse it."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key.value for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise ChartError(f"a map has the keys {sorted(twice)} twice:{node.start_mark}")
+        return super().construct_mapping(node, deep)
+
+
+def load_all(text: str) -> list[dict]:
+    """The documents of a YAML text that are not empty."""
+    return [it for it in yaml.load_all(text, StrictLoader) if it]
 
 
 @dataclass
@@ -31,10 +50,10 @@ class Release:
     def render(self) -> list[dict]:
         """All objects of the release, with those of hooks."""
         arguments = ["template", self.name, str(CHARTS / self.chart), "--namespace", self.namespace]
-        return [it for it in yaml.safe_load_all(helm(*arguments, "--kube-version", KUBERNETES, *self._values())) if it]
+        return load_all(helm(*arguments, "--kube-version", KUBERNETES, *self._values()))
 
     def _values(self) -> list[str]:
-        files = [argument for file in self.values for argument in ("--values", str(file))]
+        files = [argument for file in [REGISTRY_VALUES, *self.values] for argument in ("--values", str(file))]
         return files + [argument for setting in self.settings for argument in ("--set", setting)]
 
 

@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 
 import kubernetes_validate
+import page
 import yaml
 from pods import Cluster, Container, PodFailed
-from render import CHARTS, KUBERNETES, REPOSITORY, ChartError, Release, find, helm, pod_templates
+from render import CHARTS, KUBERNETES, REPOSITORY, ChartError, Release, find, helm, load_all, pod_templates
 from wrong_values import WRONG_VALUES
 
 TOOLS = REPOSITORY / ".tools/bin"
@@ -52,6 +53,8 @@ def main() -> int:
                 failures += attempt(f"{chart} with {values.name}: {check.__name__}", check, chart, values)
         for values, expected in WRONG_VALUES[chart]:
             failures += attempt(f"{chart} refuses what cannot work: {expected}", check_refusal, chart, values, expected)
+    for number, block in enumerate(page.blocks(), 1):
+        failures += attempt(f"values {number} of docs/run/kubernetes.md", check_page, block)
     failures += attempt("the example of a sidecar container", check_example)
     failures += attempt("pods restart when their settings change, not when route rules change", check_restarts)
     for failure in failures:
@@ -82,6 +85,15 @@ def check_objects(chart: str, values: Path) -> None:
     check_score([it for it in objects if not it["apiVersion"].startswith(FOREIGN_GROUPS)])
     check_settings(objects)
     check_rules(objects)
+
+
+def check_page(block: str) -> None:
+    objects = page.render(block)
+    for it in objects:
+        check_schema(it)
+    for name, template in pod_templates(objects):
+        check_pod(name, template)
+    assert not page.missing(objects), f"no command of the page creates {page.missing(objects)}"
 
 
 def check_schema(it: dict) -> None:
@@ -217,7 +229,7 @@ def check_example() -> None:
         chart = f"{directory}/examples/kubernetes/sidecar-container"
         helm("dependency", "update", chart)
         output = helm("template", "shop", chart, "--namespace", "shop", "--kube-version", KUBERNETES)
-    objects = [it for it in yaml.safe_load_all(output) if it]
+    objects = load_all(output)
     for it in objects:
         check_schema(it)
     (pod,) = [template["spec"] for _, template in pod_templates(objects)]

@@ -12,6 +12,10 @@
 {{- $address := ternary "unix:/run/countersign/authz.sock" (include "countersign.listenAddress" (list . 9191)) (eq (include "countersign-ext-authz.usesSocket" .) "true") }}
 {{- /* The admin port does not listen on loopback, because the kubelet and Prometheus connect from outside the pod. */}}
 {{- $_ := set $settings "listen" (dict "grpc" $address "admin" (include "countersign.listenAddress" (list . 9092))) }}
+{{- /* A port that other pods can reach needs a word about its clear text, unless the settings have a certificate. */}}
+{{- if not (or (include "countersign-ext-authz.usesSocket" .) $settings.tls) }}
+{{- $_ := set $settings "tls" (dict "mode" "insecure") }}
+{{- end }}
 {{- if .Values.rules }}
 {{- $_ := set $settings "rules" (dict "file" "/rules/rules.toml") }}
 {{- end }}

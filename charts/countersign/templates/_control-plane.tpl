@@ -41,17 +41,16 @@
 {{/* The Secret or ConfigMap with the CA of the certificate, for pods that connect to the control plane. Empty for a CA that the image
 trusts. */}}
 {{- define "countersign.clientCa" -}}
-{{- if .Values.tls.certManager.enabled -}}
-existingSecret: {{ include "countersign.tlsSecretName" . }}
-existingConfigMap: ""
-key: ca.crt
-{{- else if not .Values.tls.existingSecret -}}
-existingSecret: ""
-existingConfigMap: {{ include "countersign.fullname" . }}-ca
-key: ca.crt
-{{- else -}}
-{{- toYaml .Values.tls.ca -}}
+{{- $tls := .Values.tls -}}
+{{- $ca := $tls.ca -}}
+{{- if not (include "countersign.hasCa" $ca) -}}
+{{- if and $tls.certManager.enabled $tls.certManager.includesCa -}}
+{{- $ca = dict "existingSecret" (include "countersign.tlsSecretName" .) "existingConfigMap" "" "key" "ca.crt" -}}
+{{- else if not (or $tls.existingSecret $tls.certManager.enabled) -}}
+{{- $ca = dict "existingSecret" "" "existingConfigMap" (printf "%s-ca" (include "countersign.fullname" .)) "key" "ca.crt" -}}
 {{- end -}}
+{{- end -}}
+{{- toYaml $ca -}}
 {{- end }}
 
 {{/* What the Services of the control plane have in common: (list $ .Values.service). */}}

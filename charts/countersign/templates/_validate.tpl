@@ -1,6 +1,6 @@
 {{/* Fails if values contradict each other, with the value to set. The schema checks each value alone. */}}
 {{- define "countersign.validate" -}}
-{{- include "countersign.checkSettings" (list .Values.settings (dict
+{{- include "countersign.checkSettings" (list . (dict
   "public_url" "set publicUrl"
   "data_dir" "set persistence"
   "listen" "set listenAddress. The ports of the pods are fixed, and service.apiPort and service.syncPort are those of the Service"
@@ -17,6 +17,9 @@
   {{- end }}
   {{- if .Values.database.existingSecret }}
     {{- fail "database.existingSecret is set, but database.type is sqlite: set database.type to postgresql" }}
+  {{- end }}
+  {{- if include "countersign.hasCa" .Values.database.ca }}
+    {{- fail "database.ca is set, but database.type is sqlite: set database.type to postgresql, or remove database.ca" }}
   {{- end }}
   {{- if and .Values.backup.enabled (eq .Values.persistence.accessMode "ReadWriteOncePod") }}
     {{- fail "backup.enabled is true, but persistence.accessMode is ReadWriteOncePod: only the control plane can use such a volume, and no backup job. Set persistence.accessMode to ReadWriteOnce, or backup.enabled to false" }}
@@ -41,11 +44,23 @@
 {{- if and (gt $replicas 1) (not .Values.redis.existingSecret) (not .Values.redis.notUsed) }}
   {{- fail "several control planes without Redis count rate limits separately, so the limits are multiplied: set redis.existingSecret to the name of a Secret whose key `url` contains redis://…, or redis.notUsed to true" }}
 {{- end }}
+{{- if and .Values.masterKey.previousSecret (not .Values.masterKey.existingSecret) }}
+  {{- fail "masterKey.previousSecret is set: set masterKey.existingSecret to the name of the Secret with the new master key" }}
+{{- end }}
+{{- if and (include "countersign.hasCa" .Values.redis.ca) (not .Values.redis.existingSecret) }}
+  {{- fail "redis.ca is set, but no Redis is used: set redis.existingSecret to the name of a Secret whose key `url` contains rediss://…, or remove redis.ca" }}
+{{- end }}
 {{- if and .Values.tls.existingSecret .Values.tls.certManager.enabled }}
   {{- fail "tls.existingSecret and tls.certManager.enabled are both set: set one of them" }}
 {{- end }}
 {{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.issuerRef.name) }}
   {{- fail "tls.certManager.enabled is true: set tls.certManager.issuerRef.name to the name of an Issuer or ClusterIssuer" }}
+{{- end }}
+{{- if and .Values.tls.certManager.enabled (not .Values.tls.certManager.includesService) (not .Values.clientUrl) (eq .Values.tls.mode "serve") }}
+  {{- fail "tls.certManager.includesService is false, so the certificate is not valid for the name of the Service: set clientUrl to the URL of publicUrl, at which the pods of `helm test` and of `apply` then reach the API" }}
+{{- end }}
+{{- if and (include "countersign.hasCa" .Values.tls.ca) (not .Values.tls.existingSecret) (not .Values.tls.certManager.enabled) }}
+  {{- fail "tls.ca is set, but the chart makes a certificate of its own CA: set tls.existingSecret or tls.certManager.enabled, or remove tls.ca" }}
 {{- end }}
 {{- if and (eq .Values.tls.mode "terminated") (not .Values.trustedProxies) }}
   {{- fail "tls.mode is terminated: set trustedProxies to the networks (CIDR) of the proxies that terminate TLS. The API rejects all other requests" }}
@@ -71,6 +86,7 @@
 {{- if and .Values.gateway.httpRoute.enabled (eq .Values.tls.mode "serve") (ne (include "countersign.clientCa" . | fromYaml).key "ca.crt") }}
   {{- fail "gateway.httpRoute.enabled is true: a Gateway reads the CA of the API from the key ca.crt only. Set tls.ca.key to ca.crt" }}
 {{- end }}
+{{- include "countersign.checkMetadata" . }}
 {{- include "countersign.checkMetricsFrom" . }}
 {{- include "countersign.checkIpFamilies" (list . "service") }}
 {{- include "countersign.checkIpFamilies" (list . "syncService") }}
@@ -80,4 +96,6 @@
 {{- include "countersign.checkCa" (list "database.ca" .Values.database.ca) }}
 {{- include "countersign.checkCa" (list "redis.ca" .Values.redis.ca) }}
 {{- include "countersign.checkCa" (list "tls.ca" .Values.tls.ca) }}
+{{- include "countersign.checkImage" (list . "image") }}
+{{- include "countersign.checkImage" (list . "cliImage") }}
 {{- end }}

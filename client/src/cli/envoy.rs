@@ -41,11 +41,11 @@ pub struct ConfigArgs {
     #[command(flatten)]
     service: ServiceArg,
     /// The sidecar: unix:PATH or HOST:PORT; in Kubernetes NAME.NAMESPACE.svc.cluster.local:PORT [default: the Unix socket of the
-    /// example units, or the Service of the chart in the namespace countersign]
+    /// example units, or countersign-ext-authz.identity.svc.cluster.local:9191, the Service of the chart in the namespace identity]
     #[arg(long, value_name = "ADDRESS")]
     sidecar: Option<SidecarAddress>,
-    /// Your service, as HOST:PORT; in Kubernetes, HOST is the name of its Service, and for Istio also the label `app` of its pods
-    /// [default: 127.0.0.1:8080, or service:8080]
+    /// Your service, as HOST:PORT; in Kubernetes, HOST is the name of its Service, and for Istio with sidecars also the label
+    /// app.kubernetes.io/name of its pods [default: 127.0.0.1:8080, or service:8080]
     #[arg(long, value_name = "HOST:PORT")]
     upstream: Option<HostPort>,
     /// The address on which Envoy or nginx listens [default: 127.0.0.1:10000]
@@ -156,7 +156,7 @@ fn note(target: Target, settings: &Settings) -> String {
     match target {
         Target::Envoy => sidecar.to_owned(),
         Target::EnvoyMcp => format!("{sidecar}\nNext: give the sidecar a rule with a table `mcp`: docs/use/mcp.md"),
-        Target::Istio | Target::EnvoyGateway | Target::GatewayApi => {
+        Target::Istio | Target::IstioAmbient | Target::EnvoyGateway | Target::GatewayApi => {
             format!("{sidecar}\nNext: after the installation, send a request without a token; the answer must be 401")
         }
         Target::Nginx => format!(

@@ -2,12 +2,13 @@
 
 use super::CommandReport;
 use crate::{
-    certificates::CertificateError,
+    certificates::DevelopmentCertificateError,
     humans::OperatorKeyError,
     keyring::MasterKeyError,
     operations::OperationError,
     store::{StoreError, sqlite_file::SqliteFileError, transfer::TransferError},
 };
+use countersign_process::certificates::CertificateError;
 use std::{
     fmt, io,
     path::{Path, PathBuf},
@@ -57,6 +58,9 @@ pub enum AppError {
     /// The TLS certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
+    /// The TLS certificate of --dev cannot be generated.
+    #[error(transparent)]
+    DevelopmentCertificate(#[from] DevelopmentCertificateError),
     /// Metrics cannot be registered.
     #[error(transparent)]
     Metrics(#[from] prometheus::Error),

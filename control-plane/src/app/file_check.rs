@@ -3,7 +3,6 @@
 use super::{AppError, humans, install_crypto_provider, redis, wiring};
 use crate::{
     address_guard::{AddressGuard, SystemResolver},
-    certificates::ServedCertificate,
     config::Config,
     domain::webhook::address::AllowedNetworks,
     metrics::Metrics,
@@ -48,9 +47,7 @@ fn check_certificate(config: &Config) -> Result<(), AppError> {
         return Ok(());
     }
     let (certificate, _) = wiring::certificate(config, SystemClock.now())?;
-    certificate.expires_at()?;
-    ServedCertificate::new(&certificate)?;
-    Ok(())
+    Ok(certificate.check()?)
 }
 
 fn check_webhook_authorities(config: &Config) -> Result<(), AppError> {

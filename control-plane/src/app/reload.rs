@@ -3,9 +3,7 @@
 
 use super::{humans::ConfiguredIssuer, redis};
 use crate::{
-    certificates::{Certificate, CertificateError, ServedCertificate},
     config::{Config, RedisSettings},
-    domain::timestamp::format_rfc3339,
     ephemeral::RedisClient,
     humans::{HumanTokenVerifier, OperatorKey},
     metrics::Metrics,
@@ -13,10 +11,9 @@ use crate::{
 };
 use countersign_process::{
     Clock,
+    certificates::{Certificate, CertificateError, ServedCertificate},
     file_reload::{FileReloader, LoadContents, LoadedFiles},
 };
-use prometheus::IntGauge;
-use secrecy::ExposeSecret;
 use std::sync::Arc;
 
 /// Creates the reloaders. There is one for each setting that names files.
@@ -46,17 +43,11 @@ impl<'a> Reloaders<'a> {
         config: &Config,
         certificate: &Certificate,
     ) -> Result<Arc<ServedCertificate>, CertificateError> {
-        let expiry_gauge = self.metrics.certificate_expiry.clone();
-        expiry_gauge.set(certificate.expires_at()?.seconds());
-        let served = ServedCertificate::new(certificate)?;
-        if let Err(error) = certificate.check_validity(self.clock.now()) {
-            tracing::warn!(%error, "clients refuse this certificate: replace the files; no restart is needed");
-        }
+        let expiry = self.metrics.certificate_expiry.clone();
+        let served = ServedCertificate::new(certificate, expiry, self.clock.now())?;
         let (chain, key) = (config.tls.certificate.as_path(), config.tls.private_key.as_path());
         if !chain.as_os_str().is_empty() {
-            let contents = [(chain, certificate.chain.as_bytes()), (key, certificate.key.expose_secret().as_bytes())];
-            let files = LoadedFiles::new("tls.certificate", &contents);
-            self.add(files, load_certificate(Arc::clone(&served), expiry_gauge, self.clock.clone()));
+            self.add(certificate.files(chain, key), served.load_changed_files(self.clock.clone()));
         }
         Ok(served)
     }
@@ -106,14 +97,4 @@ impl<'a> Reloaders<'a> {
             self.add(file, Box::new(load));
         }
     }
-}
-
-fn load_certificate(served: Arc<ServedCertificate>, expiry_gauge: IntGauge, clock: Arc<dyn Clock>) -> LoadContents {
-    Box::new(move |contents| {
-        let [chain, key] = contents.as_slice() else { return Err("two files are expected".to_owned()) };
-        let certificate = Certificate::from_contents(chain, key).map_err(reason)?;
-        let expiry = served.replace(&certificate, clock.now()).map_err(reason)?;
-        expiry_gauge.set(expiry.seconds());
-        Ok(format!("a certificate that expires at {}", format_rfc3339(expiry)))
-    })
 }

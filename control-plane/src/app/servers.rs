@@ -2,18 +2,15 @@
 
 use super::AppError;
 use crate::{
-    certificates::ServedCertificate,
-    http::{
-        AppState, router,
-        tls::{HttpsAcceptor, TlsOnly},
-    },
+    http::{AppState, router, tls::HttpsAcceptor},
     metrics::Metrics,
     sidecars::Journal,
     sync::{FeedReader, SyncParts, SyncService},
 };
 use countersign_process::{
     Readiness, Rng, Shutdown, admin,
-    server::{self, PlainText, PortSettings},
+    certificates::ServedCertificate,
+    server::{self, PlainText, PortSettings, TlsOnly},
     shutdown::DRAIN_TIMEOUT,
 };
 use countersign_proto::encoded::service::SyncServer;
@@ -95,7 +92,7 @@ pub(super) fn serve_sync(
     service: SyncService,
     port: PortSettings,
 ) {
-    let handshake = TlsOnly(TlsAcceptor::from(certificate.server_config(&[b"h2"])));
+    let handshake = TlsOnly::new(certificate.server_config(&[b"h2"]));
     let routes = Routes::new(SyncServer::new(service).max_decoding_message_size(MAX_SYNC_MESSAGE_BYTES))
         .prepare()
         .into_axum_router();

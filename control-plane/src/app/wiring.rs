@@ -3,7 +3,7 @@
 use super::{AppError, Dependencies, development};
 use crate::{
     address_guard::AddressGuard,
-    certificates::{Certificate, CertificateError},
+    certificates,
     config::{Config, LimitSettings, QuotaSettings, RegistrationSettings, ServiceCreators, WebhookSettings},
     domain::{
         agent_hash_secret::AgentHashSecret,
@@ -26,7 +26,7 @@ use crate::{
     webhooks::{ConcurrencyLimits, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
-use countersign_process::{Places, Rng, file_reload::LoadedFiles};
+use countersign_process::{Places, Rng, certificates::Certificate, file_reload::LoadedFiles};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
@@ -123,15 +123,10 @@ pub(super) fn http_sender(
 pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificate, Option<PathBuf>), AppError> {
     let (chain, private_key) = (&config.tls.certificate, &config.tls.private_key);
     if chain.as_os_str().is_empty() {
-        let (certificate, authority) = Certificate::for_development(&config.data_dir, development::year(now))?;
+        let (certificate, authority) = certificates::for_development(&config.data_dir, development::year(now))?;
         return Ok((certificate, Some(authority)));
     }
-    let certificate = Certificate::read(chain, private_key).map_err(|error| match &error {
-        CertificateError::File { path, .. } if path == chain => AppError::setting("tls.certificate", error),
-        CertificateError::File { .. } => AppError::setting("tls.private_key", error),
-        _ => error.into(),
-    })?;
-    Ok((certificate, None))
+    Ok((Certificate::read(chain, private_key)?, None))
 }
 
 pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinute {

@@ -167,7 +167,7 @@ impl SigningKeyRing {
     pub fn signing_key(&self, now: Timestamp) -> Option<&SigningKey> {
         let started = self.live_keys().filter(|key| key.signs_from.is_some_and(|start| start <= now));
         let first = || self.live_keys().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
-        started.max_by_key(|key| key.signs_from).or_else(first)
+        started.max_by_key(|key| Self::start(key)).or_else(first)
     }
 
     /// Adds the signing key and the next key from `new_keys` if they are missing, and records the token lifetime. Removes keys
@@ -208,7 +208,7 @@ impl SigningKeyRing {
             self.schedule_next_key(policy, now);
             self.publish_next_key(policy, now, &mut new_keys);
         }
-        let newest = self.live_keys().max_by_key(|key| key.signs_from)?;
+        let newest = self.live_keys().max_by_key(|key| Self::start(key))?;
         Some(Rotation { kid: newest.kid.clone(), signs_from: newest.signs_from? })
     }
 
@@ -240,6 +240,12 @@ impl SigningKeyRing {
         }
         self.publish_next_key(policy, now, &mut new_keys);
         true
+    }
+
+    /// Orders keys by the time at which they start to sign. Of two that start at the same microsecond, one replaces the other, which
+    /// therefore retires.
+    const fn start(key: &SigningKey) -> (Option<Timestamp>, bool) {
+        (key.signs_from, key.retires_at.is_none())
     }
 
     /// The next key: it is published, and not scheduled to sign.

@@ -1,7 +1,5 @@
-//! The TLS handshakes of the API port and the sync port.
-//!
-//! The sync port uses [`TlsOnly`]. The API port uses [`HttpsAcceptor`], which answers plain HTTP with an error and never with a
-//! redirect. Behind proxies that terminate TLS, the API port has no handshake, and `client_address` checks each request's protocol.
+//! The TLS handshake of the API port, which answers plain HTTP with an error and never with a redirect. Behind proxies that
+//! terminate TLS, the API port has no handshake, and `client_address` checks each request's protocol.
 
 use super::code::ErrorCode;
 use countersign_process::{Rng, server::Handshake};
@@ -37,18 +35,6 @@ impl Handshake<TcpStream> for HttpsAcceptor {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
         }
         self.acceptor.accept(stream).await
-    }
-}
-
-/// Accepts TLS connections only.
-#[derive(Clone)]
-pub struct TlsOnly(pub TlsAcceptor);
-
-impl Handshake<TcpStream> for TlsOnly {
-    type Stream = TlsStream<TcpStream>;
-
-    async fn handshake(&self, stream: TcpStream) -> io::Result<Self::Stream> {
-        self.0.accept(stream).await
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
 };
 use axum::extract::ConnectInfo;
 use countersign_identity::ApiKeyId;
-use countersign_process::server::Network;
+use countersign_process::server::{ConnectionAddresses, Network};
 use countersign_proto::{
     encoded::{EncodedResponse, service::Sync as SyncRpc},
     v1::FollowRequest,
@@ -58,7 +58,8 @@ impl SyncRpc for SyncService {
     type FollowStream = Pin<Box<dyn Stream<Item = Result<EncodedResponse, Status>> + Send>>;
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
-        let ConnectInfo(peer) = *request.extensions().get::<ConnectInfo<SocketAddr>>().ok_or_else(no_peer)?;
+        let addresses = request.extensions().get::<ConnectInfo<ConnectionAddresses>>();
+        let peer = addresses.ok_or_else(no_peer)?.0.peer;
         let key = authenticate(&self.0, &request, peer).await?;
         let place = self.0.limits.open(&key).await?;
         let (sender, receiver) = mpsc::channel(MAX_QUEUED_MESSAGES);

@@ -9,7 +9,8 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     routing::post,
 };
-use std::{net::SocketAddr, sync::Arc};
+use countersign_process::server::ConnectionAddresses;
+use std::sync::Arc;
 
 /// The largest accepted body, in bytes: enough for the longest token and the description of a request.
 const MAX_BODY_BYTES: usize = 64 * 1024;
@@ -21,11 +22,11 @@ pub fn routes(authorizer: Arc<Authorizer>) -> Router {
 
 async fn explain(
     State(authorizer): State<Arc<Authorizer>>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    ConnectInfo(addresses): ConnectInfo<ConnectionAddresses>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Result<Json<Explanation>, (StatusCode, String)> {
-    if !peer.ip().to_canonical().is_loopback() {
+    if !is_on_loopback(addresses) {
         return Err((StatusCode::FORBIDDEN, "/explain is available on loopback only\n".to_owned()));
     }
     // This keeps out web pages in a browser on this host: they cannot send this content type to another origin.
@@ -40,4 +41,32 @@ async fn explain(
     })?;
     let explanation = authorizer.explain_described(request);
     explanation.map(Json).ok_or((StatusCode::INTERNAL_SERVER_ERROR, "the request cannot be explained\n".to_owned()))
+}
+
+/// Whether both ends of a connection are on loopback. A proxy in the same pod may connect from a loopback address for clients
+/// elsewhere, as Istio does from 127.0.0.6, but it connects to the address of the pod.
+fn is_on_loopback(ConnectionAddresses { peer, local }: ConnectionAddresses) -> bool {
+    [peer, local].iter().all(|address| address.ip().to_canonical().is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_ends_must_be_on_loopback() {
+        for (peer, local, expected) in [
+            ("127.0.0.1:7", "127.0.0.1:9092", true),
+            ("[::1]:7", "[::1]:9092", true),
+            ("[::ffff:127.0.0.1]:7", "[::ffff:127.0.0.1]:9092", true),
+            ("10.9.9.9:7", "10.1.2.3:9092", false),
+            ("10.1.2.3:7", "10.1.2.3:9092", false),
+            ("127.0.0.6:7", "10.1.2.3:9092", false),
+            ("[::ffff:127.0.0.6]:7", "[::ffff:10.1.2.3]:9092", false),
+            ("10.9.9.9:7", "127.0.0.1:9092", false),
+        ] {
+            let addresses = ConnectionAddresses { peer: peer.parse().unwrap(), local: local.parse().unwrap() };
+            assert_eq!(is_on_loopback(addresses), expected, "{peer} to {local}");
+        }
+    }
 }

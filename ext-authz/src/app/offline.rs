@@ -1,7 +1,7 @@
 //! The parts of `explain --copy` and `config check` that build a sidecar without running it. They open no port and no connection,
 //! and change nothing on disk.
 
-use super::{create_authorizer, credentials, rules_file, sync_endpoints};
+use super::{check_tls, create_authorizer, credentials, rules_file, sync_endpoints};
 use crate::{
     check::Authorizer,
     config::Settings,
@@ -22,7 +22,7 @@ pub struct OfflineAuthorizer {
 /// Reads the copies of the API keys in the settings. If none can be used, the error has a line with the reason for each.
 pub fn authorizer_from_copies(settings: Settings) -> Result<OfflineAuthorizer, String> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let Settings { listen: _, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
+    let Settings { listen: _, tls: _, sync, copy, routes, rules, headers, denials, cache, log: _ } = settings;
     let directory = copy.directory.ok_or("copy.directory is not set, so the sidecar keeps no copies")?;
     let metrics = Arc::new(Metrics::new().map_err(|error| error.to_string())?);
     let authorizations = credentials::authorizations(&sync).map_err(|error| error.to_string())?;
@@ -60,6 +60,7 @@ pub fn settings_problems(settings: &Settings) -> Vec<String> {
     };
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let results = [
+        check_tls::create(&settings.tls, &metrics, &clock).map(drop),
         sync_endpoints::create(&settings.sync).map(drop),
         credentials::authorizations(&settings.sync).map(drop),
         rules_file::load(&settings.rules, &metrics, &clock).map(drop),

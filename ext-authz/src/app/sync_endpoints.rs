@@ -1,7 +1,7 @@
 //! The endpoints of the control plane. When the file `sync.ca` changes, the next connection trusts the new certificate authorities,
 //! and open streams continue.
 
-use super::AuthorizerError;
+use super::{AuthorizerError, authorities};
 use crate::{
     config::{SyncSettings, SyncUrl},
     metrics::Metrics,
@@ -10,10 +10,6 @@ use arc_swap::ArcSwap;
 use countersign_process::{
     Clock,
     file_reload::{FileContents, FileReloader, LoadedFiles},
-};
-use rustls::{
-    RootCertStore,
-    pki_types::{CertificateDer, pem::PemObject},
 };
 use std::{sync::Arc, time::Duration};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
@@ -77,9 +73,6 @@ fn endpoints(settings: &SyncSettings, tls: &ClientTlsConfig) -> Result<Vec<Endpo
 
 fn endpoints_with_authorities(settings: &SyncSettings, pem: &[u8]) -> Result<Vec<Endpoint>, String> {
     // tonic ignores what it cannot parse. Without this check, it would accept a file without certificates, and trust no server.
-    let certificates = CertificateDer::pem_slice_iter(pem).filter_map(Result::ok);
-    if RootCertStore::empty().add_parsable_certificates(certificates).0 == 0 {
-        return Err("contains no PEM certificate".to_owned());
-    }
+    authorities::parse(pem)?;
     endpoints(settings, &ClientTlsConfig::new().ca_certificate(Certificate::from_pem(pem)))
 }

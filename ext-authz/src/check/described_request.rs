@@ -1,22 +1,17 @@
 //! A request to explain, as an operator describes it to a command, or to the admin port. Invariant: its token is never printed, and
 //! only serialized to send it to the admin port.
 
-use super::{
-    Authorizer, CheckRequest, Explanation,
-    mcp::{MCP_FILTER, metadata_of},
-};
-use crate::rules::McpMessage;
+use super::{Authorizer, CheckRequest, Explanation, request::PARTIAL_BODY_HEADER};
+use crate::rules::NamingMethod;
 use bytes::Bytes;
-use countersign_proto::envoy::{
-    config::core::v3::Metadata,
-    service::auth::v3::{
-        self, AttributeContext,
-        attribute_context::{HttpRequest, Request},
-    },
+use countersign_proto::envoy::service::auth::v3::{
+    self, AttributeContext,
+    attribute_context::{HttpRequest, Request},
 };
 use prost::Message;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, Serializer};
+use serde_json::json;
 use std::collections::HashMap;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,24 +41,26 @@ impl From<DescribedRequest> for v3::CheckRequest {
     /// The check that Envoy would send for the described request.
     fn from(request: DescribedRequest) -> Self {
         let DescribedRequest { method, host, path, mcp_method, mcp_name, context_extensions, token } = request;
-        let metadata = mcp_method.map(|method| {
-            let message = McpMessage { method: &method, name: mcp_name.as_deref() };
-            let filter_metadata = [(MCP_FILTER.to_owned(), metadata_of(message))].into();
-            Metadata { filter_metadata, ..Metadata::default() }
-        });
-        let bearer = token.map(|token| ("authorization".to_owned(), format!("Bearer {}", token.expose_secret())));
-        // The sidecar refuses an MCP message with another content type than JSON.
-        let json = metadata.is_some().then(|| ("content-type".to_owned(), "application/json".to_owned()));
-        let headers = bearer.into_iter().chain(json).collect();
-        let http = HttpRequest { method, host, path, headers, ..HttpRequest::default() };
+        let raw_body = mcp_method.map(|method| mcp_body(&method, mcp_name.as_deref())).unwrap_or_default();
+        let bearer = token.map(|token| ("authorization", format!("Bearer {}", token.expose_secret())));
+        let of_body = [("content-type", "application/json".to_owned()), (PARTIAL_BODY_HEADER, "false".to_owned())];
+        let of_body = of_body.into_iter().filter(|_| !raw_body.is_empty());
+        let headers = bearer.into_iter().chain(of_body).map(|(name, value)| (name.to_owned(), value)).collect();
+        let http = HttpRequest { method, host, path, headers, raw_body, ..HttpRequest::default() };
         let attributes = AttributeContext {
             request: Some(Request { http: Some(http), ..Request::default() }),
             context_extensions,
-            metadata_context: metadata,
             ..AttributeContext::default()
         };
         Self { attributes: Some(attributes) }
     }
+}
+
+/// The body of a request with this MCP message.
+fn mcp_body(method: &str, name: Option<&str>) -> Vec<u8> {
+    let parameter = NamingMethod::find(method).map_or("name", |naming| naming.parameter);
+    let params = name.map(|name| json!({ parameter: name }));
+    json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params }).to_string().into()
 }
 
 impl Authorizer {

@@ -133,7 +133,7 @@ impl Authorizer {
         let is_about_mcp = outcome.rule.is_some_and(|rule| rule.mcp.is_some());
         let facts = Facts {
             has_extensions: !request.extensions.is_empty(),
-            mcp: is_about_mcp.then(|| mcp::describe(request)).flatten(),
+            mcp: is_about_mcp.then(|| mcp::describe(request.http)).flatten(),
             token_header: token_header.name,
             token,
             now,

@@ -6,7 +6,6 @@
 //! Invariant: whatever Envoy's own definition can decode, ours decodes to the same content. The only exception: ours may refuse an
 //! entry of a map with a wrong wire type. A property test compares the two definitions.
 
-use super::mcp::MCP_FILTER;
 use crate::rules::RequestTarget;
 use bytes::Bytes;
 use prost::Message;
@@ -25,25 +24,6 @@ struct AttributeContext {
     request: Option<Request>,
     #[prost(message, repeated, tag = "10")]
     context_extensions: Vec<Entry>,
-    #[prost(message, optional, tag = "11")]
-    metadata_context: Option<Metadata>,
-}
-
-/// The metadata that Envoy's filters have set about the request.
-#[derive(Clone, PartialEq, Eq, Message)]
-struct Metadata {
-    #[prost(message, repeated, tag = "1")]
-    filter_metadata: Vec<FilterMetadata>,
-}
-
-/// The metadata of one filter. It is decoded only if a rule needs it, because clients determine its size and depth.
-#[derive(Clone, PartialEq, Eq, Message)]
-struct FilterMetadata {
-    #[prost(bytes = "bytes", tag = "1")]
-    filter: Bytes,
-    /// The encoded metadata, in parts: in Protobuf, a message may be sent several times, and decoders merge the parts.
-    #[prost(bytes = "bytes", repeated, tag = "2")]
-    parts: Vec<Bytes>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -63,6 +43,12 @@ pub struct HttpRequest {
     path: Bytes,
     #[prost(bytes = "bytes", tag = "5")]
     host: Bytes,
+    /// The body as text, in which Envoy has replaced what is not UTF-8.
+    #[prost(bytes = "bytes", tag = "11")]
+    body: Bytes,
+    /// The body as the client has sent it. Envoy uses one of these two fields, and none for a request without a body.
+    #[prost(bytes = "bytes", tag = "12")]
+    raw_body: Bytes,
     #[prost(message, optional, tag = "13")]
     header_map: Option<HeaderMap>,
 }
@@ -92,13 +78,14 @@ struct HeaderValue {
     raw_value: Bytes,
 }
 
-/// The HTTP request to check, with the context extensions of its route and the metadata of its MCP message.
+/// Envoy adds this header to a check with a body, and says whether a part of the body is missing.
+pub const PARTIAL_BODY_HEADER: &str = "x-envoy-auth-partial-body";
+
+/// The HTTP request to check, with the context extensions of its route.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckInput<'a> {
     pub http: &'a HttpRequest,
     pub extensions: ContextExtensions<'a>,
-    /// The encoded metadata of Envoy's MCP filter, in parts.
-    pub mcp: Option<&'a [Bytes]>,
 }
 
 impl CheckRequest {
@@ -108,10 +95,7 @@ impl CheckRequest {
         let http = attributes.request.as_ref()?.http.as_ref()?;
         let names_are_texts = http.all_headers().all(|header| from_utf8(header.name).is_ok());
         let extensions = ContextExtensions(&attributes.context_extensions);
-        // Of the entries of a map with the same key, only the last one counts.
-        let metadata = attributes.metadata_context.iter().flat_map(|metadata| &metadata.filter_metadata);
-        let mcp = metadata.rev().find(|metadata| metadata.filter == MCP_FILTER).map(|metadata| &metadata.parts[..]);
-        names_are_texts.then_some(CheckInput { http, extensions, mcp })
+        names_are_texts.then_some(CheckInput { http, extensions })
     }
 }
 
@@ -125,6 +109,22 @@ impl HttpRequest {
     pub fn target(&self) -> Option<RequestTarget<'_>> {
         let [method, host, path] = [&self.method, &self.host, &self.path].map(|bytes| from_utf8(bytes).ok());
         Some(RequestTarget { method: method?, host: host?, path: path? })
+    }
+
+    /// The whole body, as the client has sent it; empty if the request has none. The error says what Envoy must be told to send it.
+    pub fn body(&self) -> Result<&[u8], &'static str> {
+        if !self.body.is_empty() {
+            return Err("the proxy sends bodies as text: set `pack_as_bytes` in `with_request_body`");
+        }
+        let [partial, repeated] = first_two(self.all_headers(), PARTIAL_BODY_HEADER);
+        let is_whole = repeated.is_none() && partial.is_some_and(|partial| partial.value == b"false");
+        if self.raw_body.is_empty() || is_whole {
+            Ok(&self.raw_body)
+        } else {
+            Err(
+                "the proxy may have sent only a part of the body: do not set `allow_partial_message` in `with_request_body`",
+            )
+        }
     }
 
     pub fn path_starts_with(&self, prefix: &str) -> bool {

@@ -55,6 +55,22 @@ impl TryFrom<String> for HostAndPort {
     }
 }
 
+impl ListenAddress {
+    /// Whether only processes on this host, or in this pod, can connect.
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.rsplit_once(':').is_some_and(|(host, _port)| is_loopback(host)),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+/// Whether a host is loopback. An IPv6 address may be in brackets.
+fn is_loopback(host: &str) -> bool {
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.to_canonical().is_loopback())
+}
+
 fn is_host_and_port(text: &str) -> bool {
     text.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
@@ -93,8 +109,7 @@ impl TryFrom<String> for SyncUrl {
 
     fn try_from(text: String) -> Result<Self, &'static str> {
         let uri: Uri = text.parse().map_err(|_| INVALID_SYNC_URL)?;
-        let host = uri.host().ok_or(INVALID_SYNC_URL)?.trim_start_matches('[').trim_end_matches(']');
-        let is_loopback = host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback());
+        let is_loopback = is_loopback(uri.host().ok_or(INVALID_SYNC_URL)?);
         // The URL is logged, so it must not contain a password.
         if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
             return Err(INVALID_SYNC_URL);

@@ -2,7 +2,7 @@
 
 mod mcp;
 
-use super::{DEFAULT_NAME, HostPattern, McpRules, Methods, PathPattern, Rule, RuleSet};
+use super::{DEFAULT_NAME, EncodedSlash, HostPattern, McpRules, Methods, PathPattern, Rule, RuleSet};
 use crate::policy::{POLICY_KEYS, Policy, PolicyValue};
 use mcp::PlacedEntry;
 use std::{collections::HashMap, fmt, ops::Range, sync::Arc};
@@ -22,7 +22,8 @@ const MAX_NAME: usize = 64;
 const MAX_ERRORS: usize = 50;
 
 /// The keys of a rule, except those of its policy ([`POLICY_KEYS`], such as `require_roles`).
-const RULE_KEYS: [&str; 8] = ["name", "host", "path", "path_prefix", "path_template", "methods", "mcp", "dry_run"];
+const RULE_KEYS: [&str; 9] =
+    ["name", "host", "path", "path_prefix", "path_template", "allow_encoded_slash", "methods", "mcp", "dry_run"];
 
 /// The errors of a rules file, in the order of their lines.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -73,6 +74,7 @@ struct Draft {
     name: Option<String>,
     host: Option<HostPattern>,
     path: Option<PathPattern>,
+    encoded_slash: EncodedSlash,
     methods: Methods,
     policy: Policy,
     mcp: Option<Vec<PlacedEntry>>,
@@ -149,7 +151,10 @@ impl Parser<'_> {
             return None;
         };
         let errors_before = self.errors.len();
-        let mut draft = Draft { name: given_name.map(str::to_owned), ..Draft::default() };
+        // What the paths of the rule mean depends on this key, wherever it is in the table.
+        let allows_encoded_slash = table.get("allow_encoded_slash").and_then(|value| value.get_ref().as_bool());
+        let encoded_slash = EncodedSlash::kept_if(allows_encoded_slash.unwrap_or_default());
+        let mut draft = Draft { name: given_name.map(str::to_owned), encoded_slash, ..Draft::default() };
         for (key, value) in table {
             match (key.get_ref().as_ref(), value.get_ref()) {
                 ("mcp", value) if given_name.is_none() => draft.mcp = Some(self.parse_mcp(&key.span(), value)),
@@ -165,7 +170,10 @@ impl Parser<'_> {
         } else if draft.policy.allow_anonymous {
             self.refuse_mcp_permissions(draft.mcp.as_deref().unwrap_or_default());
         }
-        let Draft { name, host, path, methods, policy, mcp, dry_run } = draft;
+        let Draft { name, host, path, encoded_slash, methods, policy, mcp, dry_run } = draft;
+        if encoded_slash == EncodedSlash::Kept && path.as_ref().is_some_and(|path| !path.matches_encoded_slash()) {
+            self.error(&span, "`allow_encoded_slash` changes nothing, because `path` contains no `%2F`: remove it");
+        }
         // If the name is invalid, there is an error about it already.
         if name.is_none() && !table.contains_key("name") {
             self.error(&span, "the rule has no `name`");
@@ -186,7 +194,7 @@ impl Parser<'_> {
         let (host, path) = (host.unwrap_or(HostPattern::Any), path.unwrap_or(PathPattern::Any));
         let policy = Arc::new(policy);
         let mcp = mcp.map(|entries| McpRules::new(&policy, entries.into_iter().map(|it| it.entry).collect()));
-        Some(Rule { name: name?.into(), line, policy, mcp, dry_run, host, path, methods })
+        Some(Rule { name: name?.into(), line, policy, mcp, dry_run, host, path, encoded_slash, methods })
     }
 
     fn check_names(&mut self, rules: &[Rule]) {
@@ -220,14 +228,12 @@ impl Draft {
         match key {
             "name" => self.name = Some(parse_name(text(key, value)?)?),
             "host" => self.host = Some(HostPattern::parse(text(key, value)?)?),
-            "path" => self.set_path(PathPattern::parse_exact(text(key, value)?)?)?,
-            "path_prefix" => self.set_path(PathPattern::parse_prefix(text(key, value)?)?)?,
-            "path_template" => self.set_path(PathPattern::parse_template(text(key, value)?)?)?,
+            "path" => self.set_path(PathPattern::parse_exact(text(key, value)?, self.encoded_slash)?)?,
+            "path_prefix" => self.set_path(PathPattern::parse_prefix(text(key, value)?, self.encoded_slash)?)?,
+            "path_template" => self.set_path(PathPattern::parse_template(text(key, value)?, self.encoded_slash)?)?,
+            "allow_encoded_slash" => self.encoded_slash = EncodedSlash::kept_if(boolean(key, value)?),
             "methods" => self.methods = Methods::parse(&texts(key, value)?)?,
-            "dry_run" => match value {
-                DeValue::Boolean(dry_run) => self.dry_run = *dry_run,
-                _ => return Err("`dry_run` must be `true` or `false`".to_owned()),
-            },
+            "dry_run" => self.dry_run = boolean(key, value)?,
             key if POLICY_KEYS.contains(&key) => self.set_policy_key(key, value)?,
             unknown => {
                 let known = if is_default { vec!["dry_run"] } else { RULE_KEYS.to_vec() };
@@ -281,6 +287,10 @@ fn parse_name(name: &str) -> Result<String, String> {
             name.chars().take(MAX_NAME).collect::<String>().escape_debug()
         ))
     }
+}
+
+fn boolean(key: &str, value: &DeValue<'_>) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| format!("`{key}` must be `true` or `false`"))
 }
 
 fn text<'v>(key: &str, value: &'v DeValue<'_>) -> Result<&'v str, String> {

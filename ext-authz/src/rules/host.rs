@@ -79,6 +79,15 @@ impl HostPattern {
         }
     }
 
+    /// A host that matches; `None` for a pattern that every host matches.
+    pub fn example(&self) -> Option<String> {
+        match self {
+            Self::Any => None,
+            Self::Wildcard(suffix) => Some(format!("x{suffix}")),
+            Self::Exact(host) => Some(host.to_string()),
+        }
+    }
+
     /// Whether some host matches both patterns.
     pub fn intersects(&self, other: &Self) -> bool {
         match (self, other) {

@@ -1,11 +1,15 @@
 //! Which permissions an MCP message needs.
 //!
-//! `rules/file/mcp.rs` creates [`McpRules`] from the table `mcp` of a rule, and `check` reads the message of a request. Invariants: a
+//! `rules/file/mcp.rs` creates [`McpRules`] from the table `mcp` of a rule, and `message.rs` reads the body of a request. Invariants: a
 //! message without an entry is refused, unless its method only sets up a session or lists what exists. Names are compared exactly.
+
+mod message;
 
 use crate::policy::Policy;
 use countersign_identity::Permission;
 use std::{collections::HashMap, fmt, sync::Arc};
+
+pub use message::ReceivedMessage;
 
 /// The name of an entry for all tools, prompts or resources that have no entry of their own.
 pub const ANY_NAME: &str = "*";
@@ -25,10 +29,6 @@ const METHODS_WITHOUT_ENTRY: [&str; 11] = [
     "resources/list",
     "resources/templates/list",
 ];
-
-/// Envoy reports this method for every message with a `result`, which is a response to a request of the server. But the message may
-/// also have a method, which some servers execute. So it is refused, whatever the rule says.
-const RESPONSE: &str = "__jsonrpc_response";
 
 /// A table of entries in the table `mcp` of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,12 +59,13 @@ const NAMING_METHODS: [NamingMethod; 3] = [
     NamingMethod { method: "resources/read", parameter: "uri", table: McpTable::Resources },
 ];
 
-/// A message, as Envoy reports it or a command describes it.
+/// A message, as a client has sent it or a command describes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct McpMessage<'a> {
-    pub method: &'a str,
-    /// The value of the parameter that [`NamingMethod::find`] returns for the method.
-    pub name: Option<&'a str>,
+pub enum McpMessage<'a> {
+    /// A request or a notification. `name` is the value of the parameter that [`NamingMethod::find`] returns for the method.
+    Call { method: &'a str, name: Option<&'a str> },
+    /// A response to a request of the server.
+    Response,
 }
 
 /// A request to an MCP server.
@@ -76,6 +77,8 @@ pub enum McpRequest<'a> {
     Named(&'static NamingMethod, &'a str),
     /// Any other method.
     Method(&'a str),
+    /// Responds to a request of the server.
+    Response,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -121,13 +124,14 @@ impl NamingMethod {
 impl<'a> McpRequest<'a> {
     /// Parses a request. The error says what is wrong.
     pub fn new(http_method: &str, message: Option<McpMessage<'a>>) -> Result<Self, &'static str> {
-        let Some(McpMessage { method, name }) = message else {
+        let Some(message) = message else {
             let has_no_message = ["GET", "DELETE"].contains(&http_method);
             return if has_no_message { Ok(Self::Session) } else { Err("there is no MCP message") };
         };
         if http_method != "POST" {
             return Err("an MCP message must be sent with POST");
         }
+        let McpMessage::Call { method, name } = message else { return Ok(Self::Response) };
         if !is_name(method) {
             return Err("the method of the MCP message is empty, or contains control characters");
         }
@@ -147,6 +151,7 @@ impl fmt::Display for McpRequest<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Session => f.write_str("no message"),
+            Self::Response => f.write_str("a response"),
             Self::Method(method) => write!(f, "{}", method.escape_debug()),
             Self::Named(naming, name) => write!(f, "{} {}", naming.method, name.escape_debug()),
         }
@@ -163,21 +168,19 @@ impl McpRules {
         rules
     }
 
-    /// The policy for a request; `None` if there is no entry for it and it needs one. The error says what is wrong with the
-    /// request.
-    pub fn policy(&self, request: McpRequest<'_>) -> Result<Option<&Arc<Policy>>, &'static str> {
-        Ok(match request {
-            McpRequest::Session => Some(&self.own),
+    /// The policy for a request; `None` if there is no entry for it and it needs one.
+    pub fn policy(&self, request: McpRequest<'_>) -> Option<&Arc<Policy>> {
+        match request {
+            McpRequest::Session | McpRequest::Response => Some(&self.own),
             McpRequest::Named(naming, name) => {
                 let policies = &self.tables[naming.table as usize];
                 policies.get(name).or_else(|| policies.get(ANY_NAME))
             }
-            McpRequest::Method(RESPONSE) => return Err("the MCP message has a `result`"),
             McpRequest::Method(method) => {
                 let needs_no_entry = METHODS_WITHOUT_ENTRY.contains(&method);
                 self.tables[McpTable::Methods as usize].get(method).or_else(|| needs_no_entry.then_some(&self.own))
             }
-        })
+        }
     }
 }
 

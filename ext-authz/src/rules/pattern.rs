@@ -1,6 +1,9 @@
 //! Path patterns and methods of rules, and the order of specificity.
 
-use super::{host::HostPattern, path::NormalPath};
+use super::{
+    host::HostPattern,
+    path::{AmbiguousPath, ENCODED_SLASH, EncodedSlash, NormalPath},
+};
 use std::cmp::Ordering;
 
 /// The maximum length of a path pattern in bytes.
@@ -82,16 +85,16 @@ impl Specificity {
 }
 
 impl PathPattern {
-    pub fn parse_exact(text: &str) -> Result<Self, String> {
-        parse_fixed("path", text).map(Self::Exact)
+    pub fn parse_exact(text: &str, encoded_slash: EncodedSlash) -> Result<Self, String> {
+        parse_fixed("path", text, encoded_slash).map(Self::Exact)
     }
 
-    pub fn parse_prefix(text: &str) -> Result<Self, String> {
-        parse_fixed("path_prefix", text).map(Self::Prefix)
+    pub fn parse_prefix(text: &str, encoded_slash: EncodedSlash) -> Result<Self, String> {
+        parse_fixed("path_prefix", text, encoded_slash).map(Self::Prefix)
     }
 
     /// Parses the value of `path_template`: a path in which segments such as `{id}` stand for any one segment.
-    pub fn parse_template(text: &str) -> Result<Self, String> {
+    pub fn parse_template(text: &str, encoded_slash: EncodedSlash) -> Result<Self, String> {
         let is_variable = |segment: &str| {
             let name = segment.strip_prefix('{').and_then(|name| name.strip_suffix('}'));
             let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
@@ -101,7 +104,7 @@ impl PathPattern {
         // A placeholder stands for each variable, so that the rest is parsed like any path.
         let with_placeholders: Vec<_> =
             text.split('/').map(|segment| if is_variable(segment) { "x" } else { segment }).collect();
-        let parsed = parse_fixed("path_template", &with_placeholders.join("/"))?;
+        let parsed = parse_fixed("path_template", &with_placeholders.join("/"), encoded_slash)?;
         // The text before the first slash is not a segment.
         let written = text.split('/').skip(1).zip(parsed);
         let segments: Vec<_> = written.map(|(segment, parsed)| (!is_variable(segment)).then_some(parsed)).collect();
@@ -126,6 +129,29 @@ impl PathPattern {
                 segments.iter().all(is_match) && actual.next().is_none()
             }
         }
+    }
+
+    /// Whether some path with an encoded slash matches.
+    pub fn matches_encoded_slash(&self) -> bool {
+        match self {
+            Self::Exact(segments) => segments.iter().any(|segment| segment.contains(ENCODED_SLASH)),
+            Self::Any | Self::Prefix(_) | Self::Template(_) => true,
+        }
+    }
+
+    /// A path that matches, and that contains an encoded slash if any such path matches.
+    pub fn example_with_encoded_slash(&self) -> NormalPath<'static> {
+        const SEGMENT: &str = "x%2Fx";
+        let (segments, may_continue) = self.segments();
+        let first_variable = segments.iter().position(Option::is_none);
+        let example = |(index, segment): (usize, Option<&str>)| match segment {
+            Some(fixed) => fixed.to_owned(),
+            None if Some(index) == first_variable => SEGMENT.to_owned(),
+            None => "x".to_owned(),
+        };
+        let mut path: Vec<String> = segments.into_iter().enumerate().map(example).collect();
+        path.extend(may_continue.then(|| SEGMENT.to_owned()));
+        NormalPath::of_segments(path.iter().map(String::as_str))
     }
 
     /// Whether some path matches both patterns.
@@ -161,7 +187,7 @@ impl std::fmt::Display for Methods {
     }
 }
 
-fn parse_fixed(key: &str, text: &str) -> Result<Vec<Box<str>>, String> {
+fn parse_fixed(key: &str, text: &str, encoded_slash: EncodedSlash) -> Result<Vec<Box<str>>, String> {
     check_text(key, text)?;
     if text.contains(['{', '}', '*']) {
         return Err(format!(
@@ -170,7 +196,11 @@ fn parse_fixed(key: &str, text: &str) -> Result<Vec<Box<str>>, String> {
             text.escape_debug()
         ));
     }
-    let path = NormalPath::parse(text).map_err(|error| format!("`{key}`: `{}`: {error}", text.escape_debug()))?;
+    let path = NormalPath::parse(text, encoded_slash).map_err(|error| {
+        let needs_key = error == AmbiguousPath::EncodedSlash;
+        let fix = if needs_key { ": the rule needs `allow_encoded_slash = true`" } else { "" };
+        format!("`{key}`: `{}`: {error}{fix}", text.escape_debug())
+    })?;
     let segments: Vec<_> = path.segments().map(Into::into).collect();
     if segments.len() > MAX_SEGMENTS {
         return Err(format!("`{key}` has {} segments: at most {MAX_SEGMENTS} are allowed", segments.len()));
@@ -211,6 +241,11 @@ impl Methods {
     /// Whether the rule applies to this method. Lower case counts as upper case, because some services ignore the case.
     pub fn matches(&self, method: &str) -> bool {
         self.0.is_empty() || self.0.iter().any(|name| name.eq_ignore_ascii_case(method))
+    }
+
+    /// A method to which the rule applies.
+    pub fn example(&self) -> &str {
+        self.0.first().map_or("GET", |name| &**name)
     }
 
     /// Whether some method matches both.

@@ -3,12 +3,12 @@
 use super::*;
 use proptest::prelude::*;
 
-fn rules(text: &str) -> RuleSet {
+pub(super) fn rules(text: &str) -> RuleSet {
     RuleSet::parse(text.as_bytes()).unwrap()
 }
 
 /// Rules from lines, each with the name of a rule and its conditions.
-fn rules_from(lines: &[&str]) -> RuleSet {
+pub(super) fn rules_from(lines: &[&str]) -> RuleSet {
     let rule = |line: &&str| {
         let (name, conditions) = line.split_once(' ').unwrap_or((line, ""));
         format!("[[rules]]\nname = '{name}'\n{}\n", conditions.replace("; ", "\n"))
@@ -16,7 +16,7 @@ fn rules_from(lines: &[&str]) -> RuleSet {
     rules(&lines.iter().map(rule).collect::<String>())
 }
 
-fn selected(rules: &RuleSet, request: &str) -> String {
+pub(super) fn selected(rules: &RuleSet, request: &str) -> String {
     let mut parts = request.split(' ');
     let (method, host, path) = (parts.next().unwrap(), parts.next().unwrap(), parts.next().unwrap());
     match rules.select(RequestTarget { method, host, path }) {
@@ -211,9 +211,11 @@ proptest! {
             // A generated `{` is a variable in a template, and the segment `c` elsewhere.
             let (template, fixed) = (path.replace('{', "{v}"), path.replace('{', "c"));
             match key {
-                "path" => PathPattern::parse_exact(&fixed).unwrap(),
-                "path_prefix" => PathPattern::parse_prefix(&fixed).unwrap(),
-                _ if path.contains('{') => PathPattern::parse_template(&template).unwrap(),
+                "path" => PathPattern::parse_exact(&fixed, EncodedSlash::Refused).unwrap(),
+                "path_prefix" => PathPattern::parse_prefix(&fixed, EncodedSlash::Refused).unwrap(),
+                _ if path.contains('{') => {
+                    PathPattern::parse_template(&template, EncodedSlash::Refused).unwrap()
+                }
                 _ => PathPattern::Any,
             }
         };
@@ -223,7 +225,7 @@ proptest! {
         for _ in 0..4 {
             paths = paths.iter().flat_map(|path| ["a", "b", "c"].map(|segment| format!("{path}/{segment}"))).collect();
             has_common_path |= paths.iter().any(|path| {
-                let path = NormalPath::parse(path).unwrap();
+                let path = NormalPath::parse(path, EncodedSlash::Refused).unwrap();
                 first.matches(&path) && second.matches(&path)
             });
         }

@@ -9,9 +9,9 @@ use super::{
 };
 use crate::metrics::FailoverReason;
 use arc_swap::ArcSwap;
-use countersign_process::Clock;
+use countersign_process::{Clock, output::error_chain};
 use countersign_proto::v1::{FollowRequest, FollowResponse, sync_client::SyncClient};
-use std::{error::Error, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
     time::{Interval, MissedTickBehavior, interval, timeout},
@@ -181,15 +181,4 @@ async fn connect(
     request.metadata_mut().insert("authorization", MetadataValue::clone(&target.authorization.load()));
     let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
     Ok(client.follow(request).await?.into_inner())
-}
-
-/// Joins the messages of an error and its sources. In tonic's transport errors, only the sources contain the cause.
-fn error_chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text = format!("{text}: {error}");
-        source = error.source();
-    }
-    text
 }

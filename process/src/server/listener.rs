@@ -10,30 +10,40 @@ use tokio::{
 /// The pause after a failure to accept a connection.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
+/// The addresses of a TCP connection.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectionAddresses {
+    /// The address of the client, or of a proxy in front of this server.
+    pub peer: SocketAddr,
+    /// The address of this server to which the peer has connected.
+    pub local: SocketAddr,
+}
+
 /// A bound socket.
 pub trait Listener: Send + 'static {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Accepts a connection. Returns the address of the peer, or `None` for a Unix socket.
-    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<SocketAddr>)>> + Send;
+    /// Accepts a connection. Returns its addresses, or `None` for a Unix socket.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<ConnectionAddresses>)>> + Send;
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<(TcpStream, Option<SocketAddr>)> {
+    async fn accept(&self) -> io::Result<(TcpStream, Option<ConnectionAddresses>)> {
         let (stream, peer) = Self::accept(self).await?;
-        // This fails only if the connection has already ended.
+        // These fail only if the connection has already ended.
         let _ended = stream.set_nodelay(true);
-        Ok((stream, Some(peer)))
+        let local = stream.local_addr().map_err(|_ended| io::ErrorKind::ConnectionAborted)?;
+        Ok((stream, Some(ConnectionAddresses { peer, local })))
     }
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<(UnixStream, Option<SocketAddr>)> {
+    async fn accept(&self) -> io::Result<(UnixStream, Option<ConnectionAddresses>)> {
         Ok((Self::accept(self).await?.0, None))
     }
 }
@@ -54,7 +64,7 @@ impl<L: Listener> Acceptor<L> {
 
     /// Accepts the next connection. If the process lacks file descriptors or memory, gives up the spare descriptor, closes a connection
     /// that waits for its client, and tries again after a pause.
-    pub(super) async fn accept(&mut self, connections: &Connections) -> (L::Stream, Option<SocketAddr>) {
+    pub(super) async fn accept(&mut self, connections: &Connections) -> (L::Stream, Option<ConnectionAddresses>) {
         loop {
             match self.listener.accept().await {
                 Ok(accepted) => {

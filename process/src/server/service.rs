@@ -3,6 +3,7 @@
 use super::{
     STALL_TIMEOUT,
     connections::OpenConnection,
+    listener::ConnectionAddresses,
     messages::{IncomingMessage, MessageLimits},
 };
 use crate::Shutdown;
@@ -19,7 +20,6 @@ use pin_project_lite::pin_project;
 use std::{
     convert::Infallible,
     io,
-    net::SocketAddr,
     pin::Pin,
     sync::{
         Arc,
@@ -37,8 +37,8 @@ const MAX_FIELDS: usize = 100;
 /// The routes of a port for one connection.
 pub(super) struct ConnectionService {
     pub(super) routes: Router,
-    /// The address of the peer; `None` for a Unix socket.
-    pub(super) peer: Option<SocketAddr>,
+    /// `None` for a Unix socket.
+    pub(super) addresses: Option<ConnectionAddresses>,
     pub(super) connection: Arc<OpenConnection>,
     /// `None` if the messages of the port have no limits.
     pub(super) messages: Option<Arc<MessageLimits>>,
@@ -70,14 +70,14 @@ impl hyper::service::Service<hyper::Request<Incoming>> for ConnectionService {
 impl ConnectionService {
     /// The request as the routes see it.
     fn tracked(&self, request: hyper::Request<Incoming>, work: &Arc<Work>) -> Request {
-        let client = self.peer.map(|peer| peer.ip());
+        let client = self.addresses.map(|addresses| addresses.peer.ip());
         let new_message = |limits| IncomingMessage::new(limits, client, request.uri(), request.headers());
         let message = self.messages.as_ref().map(new_message);
         let may_stall = self.responses_last;
         let new_body = |body| RequestBody { body, work: Arc::clone(work), message, may_stall, stall: None };
         let mut request = request.map(|body| Body::new(new_body(body)));
-        if let Some(peer) = self.peer {
-            request.extensions_mut().insert(ConnectInfo(peer));
+        if let Some(addresses) = self.addresses {
+            request.extensions_mut().insert(ConnectInfo(addresses));
         }
         request
     }

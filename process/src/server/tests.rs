@@ -10,6 +10,7 @@ use prometheus::{Registry, TextEncoder};
 use std::{
     future::pending,
     io::ErrorKind,
+    net::SocketAddr,
     sync::{
         Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -135,7 +136,7 @@ struct OneConnection(Mutex<Option<DuplexStream>>);
 impl Listener for OneConnection {
     type Stream = DuplexStream;
 
-    async fn accept(&self) -> io::Result<(DuplexStream, Option<SocketAddr>)> {
+    async fn accept(&self) -> io::Result<(DuplexStream, Option<ConnectionAddresses>)> {
         let stream = self.0.lock().unwrap().take();
         match stream {
             Some(stream) => Ok((stream, None)),

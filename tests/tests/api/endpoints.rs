@@ -108,6 +108,31 @@ async fn role_that_makes_an_identity_too_large_is_refused() {
 }
 
 #[tokio::test]
+async fn limits_of_names_count_the_bytes_in_headers() {
+    let control = ControlPlane::shared().await;
+    let agent = Agent::register(&control, "agent").await;
+    let assignments = format!("/agents/{}/roles", agent.id);
+    // In a header, each of these names has 757 bytes; the limit is 2048 bytes.
+    for (first, status) in [("a", 200), ("b", 200), ("c", 409)] {
+        let role = control.create_role(&format!("{first}{}", "🤖".repeat(63)), &[]).await;
+        let assigned = control.send("POST", &assignments, json!({ "roleId": role })).await;
+        assert_eq!(assigned.status, status, "{first}: {}", assigned.body);
+        let message = assigned.text("/error/message");
+        assert_eq!(message.contains("have at most 2048 bytes in a header"), status == 409, "{message}");
+    }
+    // In a header, each of these permissions has 380 bytes; the limit is 4096 bytes.
+    let permissions: Vec<_> = (0..11).map(|number| format!("{number:02}{}", "%".repeat(126))).collect();
+    let create_role = async |name: &str, permissions: &[String]| {
+        control.send("POST", "/roles", json!({ "name": name, "permissions": permissions })).await
+    };
+    create_role("fits", &permissions[..10]).await.expect(201);
+    let refused = create_role("too much", &permissions[10..]).await;
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    let message = refused.text("/error/message");
+    assert!(message.contains("have at most 4096 bytes in a header, where `%` takes 3 bytes"), "{message}");
+}
+
+#[tokio::test]
 async fn permissions_of_all_roles_together_are_limited() {
     let control = ControlPlane::start_one_with(&[]).await;
     let permissions: Vec<_> = (0..800).map(|number| format!("p{number:03}")).collect();

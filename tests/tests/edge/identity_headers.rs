@@ -5,12 +5,22 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
 
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    http::{HeaderMap, HeaderName, HeaderValue},
+};
 use countersign_tests::{
-    Agent, Environment, Envoy, HttpResponse, RawRequest, Sidecar, envoy::replaced, eventually, http::HttpClient,
+    Agent, Environment, Envoy, HttpResponse, RawRequest, Sidecar, envoy::replaced, eventually, http::HttpClient, tls,
     verifiers::percent_decoded,
 };
+use http_body_util::{BodyExt, Full};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future,
+};
+use tokio::net::TcpListener;
 
 /// The headers with which the sidecar describes an agent or a refusal.
 const IDENTITY_HEADERS: [&str; 8] = [
@@ -64,6 +74,53 @@ async fn listener_removes_spellings_that_the_sidecar_does_not_receive() {
     let envoy = Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, edit).await;
     assert_forgeries_fail(&envoy.listener, HttpVersion::Http1, "/", Some(&token)).await;
     assert_forgeries_fail(&envoy.listener, HttpVersion::Http1, "/open", None).await;
+}
+
+#[tokio::test]
+async fn envoy_removes_identity_headers_from_trailers() {
+    let (environment, token) = environment().await;
+    let service = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = service.local_addr().unwrap().port();
+    // Answers with the names of the trailers.
+    let app = Router::new().fallback(async |body: Body| {
+        let body = body.collect().await.expect("the body arrives");
+        let names = body.trailers().into_iter().flat_map(HeaderMap::keys).map(HeaderName::to_string);
+        Json(names.collect::<BTreeSet<_>>())
+    });
+    let _service = tls::serve(service, app);
+    let edit = |text: String| replaced(&text, "connect_timeout: 1s", SERVICE_WITH_HTTP2);
+    let envoy = Envoy::start_edited_example(&environment.sidecar.socket(), port, edit).await;
+
+    let forged =
+        IDENTITY_HEADERS.into_iter().flat_map(|name| [name.to_owned(), name.replace('-', "_"), name.replace('-', ".")]);
+    let others = ["grpc-status-details-bin", "x-agent-color"];
+    let names: Vec<_> = forged.chain(others.map(str::to_owned)).collect();
+    for (path, token) in [("/", Some(&token)), ("/open", None), ("/health", None)] {
+        let received = send_trailers(&envoy.listener, path, token, &names).await;
+        assert_eq!(received, json!(others), "{path}");
+    }
+}
+
+/// The settings of the example's service, which then is called over HTTP/2. With HTTP/1.1, Envoy passes no trailers.
+const SERVICE_WITH_HTTP2: &str = r#"connect_timeout: 1s
+      typed_extension_protocol_options:
+        envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+          "@type": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+          explicit_http_config: { http2_protocol_options: {} }"#;
+
+/// Sends a request with a body and these trailers over HTTP/2. Returns the body of the response.
+async fn send_trailers(listener: &HttpClient, path: &str, token: Option<&String>, names: &[String]) -> Value {
+    let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    let listener = HttpClient::new(listener.url.clone(), client);
+    let trailer = |name: &String| (name.parse::<HeaderName>().unwrap(), HeaderValue::from_static("forged"));
+    let checked = async || {
+        let trailers: HeaderMap = names.iter().map(trailer).collect();
+        let body = Full::new(Bytes::from_static(b"body")).with_trailers(future::ready(Some(Ok(trailers))));
+        let request = listener.request("POST", path).body(reqwest::Body::wrap(body));
+        let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
+        Some(HttpResponse::send(request).await).filter(|response| response.status != 503)
+    };
+    eventually("the sidecar responds in time", checked, String::new).await.expect(200)
 }
 
 #[tokio::test]
@@ -243,7 +300,7 @@ async fn environment() -> (Environment, String) {
 
 /// The example Envoy with a listener that removes no headers.
 async fn envoy_without_removal(environment: &Environment) -> Envoy {
-    let edit = |text: String| replaced(&text, "(?i)x[^a-z0-9]agent", "nothing");
+    let edit = |text: String| replaced(&text, "x[!-/:-`{-~]agent", "nothing");
     Envoy::start_edited_example(&environment.sidecar.socket(), environment.upstream.port, edit).await
 }
 

@@ -11,25 +11,38 @@ use std::collections::BTreeSet;
 /// A character of four bytes in UTF-8, each of which is percent-encoded as three characters.
 const FOUR_BYTE_CHARACTER: &str = "🤖";
 
-/// The longest role names: at most 64 characters each, and 2048 bytes when joined by commas.
+/// How many bytes a list takes in an identity header.
+fn header_len(items: &[String]) -> usize {
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && !b"%,".contains(&byte);
+    let bytes = items.iter().flat_map(|item| item.bytes());
+    bytes.map(|byte| if is_plain(byte) { 1 } else { 3 }).sum::<usize>() + items.len() - 1
+}
+
+/// The longest role names: at most 64 characters each, and 2048 bytes in a header.
 fn role_names() -> Vec<String> {
     let mut names: Vec<_> =
-        ('\u{1f600}'..'\u{1f607}').map(|first| format!("{first}{}", FOUR_BYTE_CHARACTER.repeat(63))).collect();
-    let used_bytes: usize = names.iter().map(|name| name.len() + 1).sum();
-    let (wide, narrow) =
-        ((2048 - used_bytes) / FOUR_BYTE_CHARACTER.len(), (2048 - used_bytes) % FOUR_BYTE_CHARACTER.len());
-    names.push(FOUR_BYTE_CHARACTER.repeat(wide) + &"x".repeat(narrow));
+        ('\u{1f600}'..'\u{1f602}').map(|first| format!("{first}{}", FOUR_BYTE_CHARACTER.repeat(63))).collect();
+    let free_bytes = 2048 - header_len(&names) - 1;
+    names.push(FOUR_BYTE_CHARACTER.repeat(free_bytes / 12) + &"x".repeat(free_bytes % 12));
     assert!(names.last().unwrap().chars().count() <= 64);
-    assert_eq!(names.join(",").len(), 2048);
+    assert_eq!(header_len(&names), 2048);
     names
 }
 
-/// The longest permissions: at most 128 characters each, and 4096 bytes when joined by commas.
+/// The longest permissions: at most 128 characters each, and 4096 bytes in a header.
 fn permissions() -> Vec<String> {
-    let mut permissions: Vec<_> = (0..31).map(|number| format!("{number:02}{}", "%".repeat(126))).collect();
-    permissions.push("~".repeat(4096 - 31 * 129));
-    assert_eq!(permissions.join(",").len(), 4096);
+    let mut permissions: Vec<_> = (0..10).map(|number| format!("{number:02}{}", "%".repeat(126))).collect();
+    let free_bytes = 4096 - header_len(&permissions) - 1;
+    permissions.push("%".repeat(free_bytes / 3) + &"~".repeat(free_bytes % 3));
+    assert!(permissions.last().unwrap().len() <= 128);
+    assert_eq!(header_len(&permissions), 4096);
     permissions
+}
+
+/// How many bytes all identity headers take in a request.
+fn identity_header_bytes(received_headers: &Value) -> usize {
+    let headers = received_headers.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("x-agent-"));
+    headers.map(|(name, values)| name.len() + ": ".len() + values[0].as_str().unwrap().len() + "\r\n".len()).sum()
 }
 
 fn decode_items(header: &Value) -> BTreeSet<String> {
@@ -86,6 +99,8 @@ async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
                 (roles.clone(), permitted.clone())
             );
             assert_eq!(decode_items(&received_headers["x-agent-name"]), BTreeSet::from([name.clone()]));
+            let bytes = identity_header_bytes(&received_headers);
+            assert!((7 * 1024..8 * 1024).contains(&bytes), "the documentation promises less than 8 KiB: {bytes}");
         }
     }
 }

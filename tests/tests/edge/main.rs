@@ -1,6 +1,7 @@
 //! Tests of the sidecar with Envoy: the requests they allow, the headers that the service receives, and how the
 //! sidecar follows the control plane.
 
+mod check_tls;
 mod commit_wakeups;
 mod costs;
 mod end_to_end;

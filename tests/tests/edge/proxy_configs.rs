@@ -5,7 +5,9 @@
 mod nginx;
 
 use countersign_tests::{
-    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Shell, Sidecar, Upstream, envoy::replaced, eventually, tools,
+    Agent, ControlPlane, Envoy, HttpResponse, RawRequest, Shell, Sidecar, Upstream,
+    envoy::{config_folder, replaced},
+    eventually, tools,
 };
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
@@ -37,7 +39,7 @@ fn connection_manager(config: &mut Value) -> &mut Value {
 
 #[track_caller]
 fn assert_envoy_accepts(config: &str) {
-    let folder = tempfile::tempdir().unwrap();
+    let folder = config_folder();
     let file = folder.path().join("envoy.yaml");
     std::fs::write(&file, config).unwrap();
     let output = Command::new(tools::envoy()).args(["--mode", "validate", "-c"]).arg(&file).output().unwrap();
@@ -97,6 +99,8 @@ async fn envoy_filter_of_istio_removes_forged_headers_and_passes_the_end_of_the_
     manager.remove("common_http_protocol_options").unwrap();
     let removed = manager["http_filters"].as_array_mut().unwrap().remove(1);
     assert_eq!(removed["name"], "envoy.filters.http.header_mutation");
+    let added = &patches[1]["patch"]["value"]["typed_config"];
+    assert_eq!(added["mutations"], removed["typed_config"]["mutations"]);
     for (name, value) in patches[0]["patch"]["value"]["typed_config"].as_object().unwrap() {
         manager.insert(name.clone(), value.clone());
     }
@@ -131,13 +135,22 @@ fn kubernetes_resources_fail_closed_and_limit_what_they_can() {
     let mesh = &istio[0]["meshConfig"];
     let provider = &mesh["extensionProviders"][0];
     let expected = json!({
-        "service": "countersign-ext-authz.countersign.svc.cluster.local", "port": 9191, "timeout": "0.25s",
+        "service": "countersign-ext-authz.identity.svc.cluster.local", "port": 9191, "timeout": "0.25s",
         "failOpen": false, "statusOnError": "503",
     });
     assert_eq!(provider["envoyExtAuthzGrpc"], expected);
     assert_eq!(mesh["pathNormalization"]["normalization"], "DECODE_AND_MERGE_SLASHES");
     let policy = &find(&istio, "AuthorizationPolicy")["spec"];
     assert_eq!((&policy["action"], &policy["provider"]["name"]), (&json!("CUSTOM"), &provider["name"]));
+
+    let ambient = documents(&config("istio-ambient", &options[2..]));
+    assert_eq!(ambient[0], istio[0], "the mesh configuration is the same");
+    let waypoint_policy = &find(&ambient, "AuthorizationPolicy")["spec"];
+    assert_eq!(waypoint_policy["targetRefs"][0], json!({ "group": "", "kind": "Service", "name": "shop" }));
+    assert_eq!((&waypoint_policy["action"], &waypoint_policy["rules"]), (&json!("CUSTOM"), &json!([{}])));
+    let selector = json!({ "app.kubernetes.io/name": "shop" });
+    assert_eq!(policy["selector"]["matchLabels"], selector);
+    assert_eq!(find(&istio, "EnvoyFilter")["spec"]["workloadSelector"]["labels"], selector);
 
     let gateway =
         documents(&config("envoy-gateway", &[&options[..], &["--gateway", "edge", "--host", "a.example"]].concat()));

@@ -4,6 +4,7 @@
 
 mod commands;
 mod corpus;
+mod encoded_slashes;
 mod explain;
 mod mcp;
 mod mcp_clients;

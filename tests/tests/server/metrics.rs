@@ -6,8 +6,10 @@ use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Prometheus, Sidecar, Upstream, engines, http::HttpClient, prometheus::lint,
     tools,
 };
+use reqwest::Client;
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
+use std::net::{Ipv4Addr, SocketAddr};
 
 /// Series that must exist before any request.
 const INITIAL_SERIES: [&str; 27] = [
@@ -75,6 +77,31 @@ async fn all_possible_series_exist_from_the_start_with_valid_documented_names() 
             let (name, _) = declaration.split_once(' ').expect("the line has a name and a type");
             let is_listed = page.contains(&format!("| `{name}`")) || page.contains(&format!(", `{name}`"));
             assert!(is_listed || !name.starts_with("countersign_"), "docs/run/monitoring.md does not list {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn web_pages_whose_name_resolves_to_loopback_cannot_read_metrics() {
+    let control = ControlPlane::start_one_with(&[]).await;
+    let sidecar = Sidecar::start(&control).await;
+    let loopback = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    for url in [&control.env["ADMIN_URL"], &sidecar.admin.url] {
+        let (_, port) = url.rsplit_once(':').expect("the URL has a port");
+        for builder in [Client::builder(), Client::builder().http2_prior_knowledge()] {
+            let builder = builder.tls_certs_only([]).resolve("page.example", loopback).resolve("localhost", loopback);
+            let client = builder.build().expect("the client can be built");
+            let get = async |host: &str, path: &str| {
+                HttpResponse::send(client.get(format!("http://{host}:{port}{path}"))).await
+            };
+            let message = get("page.example", "/metrics").await.expect(421);
+            let message = message.as_str().expect("the body is a text");
+            assert!(message.contains("the header Host"), "{message}");
+            assert!(message.contains(&format!("use http://127.0.0.1:{port}/metrics\n")), "{message}");
+            get("page.example", "/livez").await.expect(200);
+            get("page.example", "/readyz").await.expect(200);
+            get("localhost", "/metrics").await.expect(200);
+            get("127.0.0.1", "/metrics").await.expect(200);
         }
     }
 }

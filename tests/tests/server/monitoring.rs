@@ -4,7 +4,7 @@
 #![expect(clippy::expect_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{
-    Agent, ControlPlane, Issuer, Prometheus, Receiver, Redis, Sidecar, SigningKey, Target, issuer::jwks,
+    Agent, ControlPlane, Issuer, Prometheus, Receiver, Redis, Sidecar, SigningKey, Target, TlsFiles, issuer::jwks,
     process::eventually, prometheus::promtool, tools,
 };
 use serde_json::{Value, json};
@@ -146,6 +146,8 @@ struct Monitored {
     prometheus: Prometheus,
     /// Receives the events of the service.
     receiver: Receiver,
+    /// Has the metrics of a sidecar that serves TLS.
+    _tls_sidecar: Sidecar,
     _redis: Redis,
     _issuer: Issuer,
     _keys: NamedTempFile,
@@ -175,12 +177,30 @@ impl Monitored {
         let rules = format!("rules.file={}", rules.display());
         let key = control.create_key(control.service(), "sync").await;
         let sidecar = Sidecar::start_with(&control, &[&key], &[&directory, &rules]);
+        let files = TlsFiles::create("localhost");
+        let tls = [("certificate", "server.pem"), ("private_key", "server.key")]
+            .map(|(key, file)| format!("tls.{key}={}", files.file(file).display()));
+        let tls_sidecar = Sidecar::start_with(&control, &[&key], &tls.each_ref().map(String::as_str));
         sidecar.wait_until_ready().await;
+        tls_sidecar.wait_until_ready().await;
         let rules = RULES.map(|file| tools::root().join(file));
-        let targets =
-            [("countersign", control.env["ADMIN_URL"].as_str()), ("countersign-ext-authz", sidecar.admin.url.as_str())];
+        let targets = [
+            ("countersign", control.env["ADMIN_URL"].as_str()),
+            ("countersign-ext-authz", sidecar.admin.url.as_str()),
+            ("countersign-ext-authz-tls", tls_sidecar.admin.url.as_str()),
+        ];
         let prometheus = Prometheus::start_with_rules(&targets, &rules).await;
-        Self { control, sidecar, prometheus, receiver, _redis: redis, _issuer: issuer, _keys: keys, _folder: folder }
+        Self {
+            control,
+            sidecar,
+            prometheus,
+            receiver,
+            _tls_sidecar: tls_sidecar,
+            _redis: redis,
+            _issuer: issuer,
+            _keys: keys,
+            _folder: folder,
+        }
     }
 
     /// Logs an agent in, verifies and checks its token, and changes its roles and trust, which causes an event. Some requests are

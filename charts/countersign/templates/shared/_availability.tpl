@@ -20,6 +20,20 @@ spec:
       app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
+{{/* How a Deployment replaces its pods. */}}
+{{- define "countersign.rollout" -}}
+{{- with .Values.strategy }}
+strategy: {{- toYaml (eq .type "Recreate" | ternary (dict "type" .type) .) | nindent 2 }}
+{{- end }}
+{{- include "countersign.revisionHistory" . }}
+{{- end }}
+
+{{- define "countersign.revisionHistory" -}}
+{{- if not (kindIs "invalid" .Values.revisionHistoryLimit) }}
+revisionHistoryLimit: {{ .Values.revisionHistoryLimit }}
+{{- end }}
+{{- end }}
+
 {{/* A HorizontalPodAutoscaler of the Deployment. */}}
 {{- define "countersign.horizontalPodAutoscaler" -}}
 apiVersion: autoscaling/v2

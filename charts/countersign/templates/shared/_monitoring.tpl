@@ -21,8 +21,14 @@ spec:
     - port: admin
       path: /metrics
       interval: {{ .values.interval }}
+      {{- with .values.scrapeTimeout }}
+      scrapeTimeout: {{ . }}
+      {{- end }}
       {{- with .values.relabelings }}
       relabelings: {{- toYaml . | nindent 8 }}
+      {{- end }}
+      {{- with .values.metricRelabelings }}
+      metricRelabelings: {{- toYaml . | nindent 8 }}
       {{- end }}
 {{- end }}
 

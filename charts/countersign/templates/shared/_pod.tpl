@@ -16,6 +16,9 @@ securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- with .Values.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
+{{- with .Values.hostAliases }}
+hostAliases: {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .Values.nodeSelector }}
 nodeSelector: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -40,17 +43,8 @@ topologySpreadConstraints:
 {{/* The metadata of the pods of a server: (dict "root" $ "component" NAME "checksum" CONTENT). The process reads its settings only at the start, so
 the annotation restarts the pods when the content changes. */}}
 {{- define "countersign.podMetadata" -}}
-labels:
-  {{- include "countersign.labels" .root | nindent 2 }}
-  app.kubernetes.io/component: {{ .component }}
-  {{- with .root.Values.podLabels }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
-annotations:
-  checksum/config: {{ .checksum | sha256sum }}
-  {{- with merge (dict) .root.Values.podAnnotations .root.Values.commonAnnotations }}
-  {{- toYaml . | nindent 2 }}
-  {{- end }}
+labels: {{- include "countersign.labels" (list .root .root.Values.podLabels (dict "app.kubernetes.io/component" .component)) | nindent 2 }}
+annotations: {{- include "countersign.mergedMaps" (list .root.Values.commonAnnotations .root.Values.podAnnotations (dict "checksum/config" (.checksum | sha256sum))) | nindent 2 }}
 {{- end }}
 
 {{/* The preStop hook. Kubernetes removes a pod from Services while the hook sleeps, so that no new connection reaches a process that

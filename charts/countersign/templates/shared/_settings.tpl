@@ -9,11 +9,18 @@ The folder of this file belongs to both charts: the chart countersign-ext-authz 
 {{ end }}
 {{- end }}
 
-{{/* Fails if the settings contain what the chart sets itself: (list SETTINGS REASONS). REASONS has what to do instead, by `TABLE` or
-`TABLE.KEY`. */}}
+{{/* Fails if the settings or the environment contain what the chart sets itself: (list $ REASONS). REASONS has what to do instead, by
+`TABLE` or `TABLE.KEY`. */}}
 {{- define "countersign.checkSettings" -}}
-{{- $settings := index . 0 }}
+{{- $settings := (index . 0).Values.settings }}
+{{- $variables := (index . 0).Values.extraEnv }}
 {{- range $name, $instead := index . 1 }}
+{{- $own := printf "^COUNTERSIGN_%s(_FILE|__.*)?$" ($name | replace "." "__" | upper) }}
+{{- range $variables }}
+{{- if regexMatch $own .name }}
+{{- fail (printf "extraEnv contains %s, which would replace what the chart sets: %s" .name $instead) }}
+{{- end }}
+{{- end }}
 {{- $path := splitList "." $name }}
 {{- $table := get $settings (first $path) | default dict }}
 {{- if or (and (eq (len $path) 1) (hasKey $settings $name)) (and (eq (len $path) 2) (hasKey $table (last $path))) }}

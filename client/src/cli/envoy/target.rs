@@ -7,10 +7,12 @@ use clap::ValueEnum;
 pub enum Target {
     /// Envoy with a sidecar: a complete configuration
     Envoy,
-    /// Envoy with its MCP filter and a sidecar, in front of an MCP server: a complete configuration
+    /// Envoy with a sidecar, in front of an MCP server: a complete configuration
     EnvoyMcp,
-    /// Istio: a mesh configuration, a policy and an Envoy filter
+    /// Istio with sidecars: a mesh configuration, a policy and an Envoy filter
     Istio,
+    /// Istio in ambient mode: a mesh configuration, and a policy for a waypoint
+    IstioAmbient,
     /// Envoy Gateway: a route and its policies
     EnvoyGateway,
     /// Another gateway that supports the experimental external authorization of the Gateway API
@@ -32,6 +34,7 @@ impl Target {
                 &["sidecar", "upstream", "listen", "admin-port", "host", "check-timeout", "max-stream"]
             }
             Self::Istio => &["sidecar", "upstream", "check-timeout", "max-stream", "namespace"],
+            Self::IstioAmbient => &["sidecar", "upstream", "check-timeout", "namespace"],
             Self::EnvoyGateway => {
                 &["sidecar", "upstream", "host", "check-timeout", "max-stream", "namespace", "gateway"]
             }

@@ -31,12 +31,13 @@ pub struct Settings {
 /// The names of placeholders, with their values.
 type Values = Vec<(&'static str, String)>;
 
-/// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart.
+/// The address of the sidecar by default: the socket of the example systemd units, or the Service of the Helm chart in the namespace
+/// that `docs/run/kubernetes.md` uses.
 pub fn default_sidecar(is_local: bool) -> SidecarAddress {
     if is_local {
         return SidecarAddress::Unix("/run/countersign/authz.sock".to_owned());
     }
-    let host = "countersign-ext-authz.countersign.svc.cluster.local".to_owned();
+    let host = "countersign-ext-authz.identity.svc.cluster.local".to_owned();
     SidecarAddress::Tcp(HostPort { host, port: 9191 })
 }
 
@@ -50,6 +51,7 @@ pub fn render(target: Target, settings: &Settings) -> Result<String, CliError> {
         Target::Envoy => (include_str!("../../../templates/envoy.yaml"), envoy_values(settings)),
         Target::EnvoyMcp => (include_str!("../../../templates/envoy-mcp.yaml"), envoy_values(settings)),
         Target::Istio => (include_str!("../../../templates/istio.yaml"), istio_values(settings)?),
+        Target::IstioAmbient => (include_str!("../../../templates/istio-ambient.yaml"), istio_values(settings)?),
         Target::EnvoyGateway => (include_str!("../../../templates/envoy-gateway.yaml"), gateway_values(settings)?),
         Target::GatewayApi => (include_str!("../../../templates/gateway-api.yaml"), gateway_values(settings)?),
         Target::Nginx => (include_str!("../../../templates/nginx.conf"), nginx_values(settings)?),
@@ -240,7 +242,7 @@ mod tests {
         let short = Settings { sidecar: SidecarAddress::Tcp("sidecar:9191".parse().unwrap()), ..settings(false) };
         let ip = Settings { sidecar: SidecarAddress::Tcp("10.0.0.1:9191".parse().unwrap()), ..settings(false) };
         for settings in [unix, short, ip] {
-            for target in [Target::Istio, Target::EnvoyGateway, Target::GatewayApi] {
+            for target in [Target::Istio, Target::IstioAmbient, Target::EnvoyGateway, Target::GatewayApi] {
                 assert!(render(target, &settings).is_err_and(|error| error.to_string().contains("--sidecar")));
             }
         }

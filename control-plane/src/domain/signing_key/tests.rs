@@ -120,6 +120,21 @@ impl Model {
     }
 }
 
+#[test]
+fn of_two_keys_that_start_at_once_the_one_that_replaces_the_other_signs() {
+    let mut model = Model::new(None);
+    model.run(&Operation::Rotate);
+    model.run(&Operation::AdvanceClock(105));
+    let rotation = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
+    assert_eq!(rotation.signs_from, model.now);
+    // The store returns the keys in an order that depends on their ids.
+    let keys = model.ring.keys().to_vec();
+    for keys in [keys.clone(), keys.into_iter().rev().collect()] {
+        let ring = SigningKeyRing::from_iter(keys);
+        assert_eq!(ring.signing_key(model.now).map(|key| &key.kid), Some(&rotation.kid));
+    }
+}
+
 proptest! {
     #[test]
     fn exactly_one_key_signs_and_keys_are_kept_until_their_tokens_expire(

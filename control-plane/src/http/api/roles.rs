@@ -14,8 +14,8 @@ body! {
         required "name" name: RoleName,
         /// Description of the role, for human readers.
         optional "description" description: Description,
-        /// Permissions that the role grants. The names of all permissions of a service together have at most 4096 bytes, so
-        /// that they fit into HTTP headers.
+        /// Permissions that the role grants. In an HTTP header, where `%` takes 3 bytes, the names of all permissions of a
+        /// service together have at most 4096 bytes.
         required "permissions" permissions: Vec<Permission>,
         /// The label of the declaration files that contain the role.
         optional "managedBy" managed_by: ManagedBy,

@@ -8,6 +8,7 @@ use axum::{
     extract::{ConnectInfo, Request},
     http::{HeaderMap, HeaderName},
 };
+use countersign_process::server::ConnectionAddresses;
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -85,8 +86,8 @@ fn is_https(headers: &HeaderMap) -> bool {
 /// Determines the client address of a request, and stores it as an extension of the request. [`require_https`] refuses requests
 /// without this extension.
 pub fn resolve_client_address(state: &AppState, request: &mut Request) {
-    if let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
-        let client = state.proxies.client_address(peer.ip(), request.headers());
+    if let Some(ConnectInfo(addresses)) = request.extensions().get::<ConnectInfo<ConnectionAddresses>>() {
+        let client = state.proxies.client_address(addresses.peer.ip(), request.headers());
         request.extensions_mut().insert(client);
     }
 }

@@ -1,6 +1,6 @@
 //! Checks the headers that repeat the method and the name of an MCP message, and the headers that say how it is encoded.
 //!
-//! A service or another proxy may rely on these headers, so a request is refused if they suggest another message than Envoy parsed.
+//! A service or another proxy may rely on these headers, so a request is refused if they suggest another message than its body has.
 
 use crate::{
     check::request::{HttpRequest, first_two},
@@ -21,7 +21,17 @@ const NAME_HEADER: &str = "mcp-name";
 /// The texts before and after a name in Base64, which clients use for names that a header cannot contain.
 const BASE64_MARKS: (&[u8], &[u8]) = (b"=?base64?", b"?=");
 
-/// Requires JSON in UTF-8 without a content coding, because Envoy reads every message like this. A service that decodes the same bytes
+/// Refuses headers that announce a body, or a change to a protocol whose messages the sidecar would not see, such as `WebSocket`.
+pub fn check_absence_of_body(http: &HttpRequest) -> Result<(), &'static str> {
+    let announces_body = |name: &[u8], value: &[u8]| {
+        let has_length = name.eq_ignore_ascii_case(b"content-length") && value != b"0";
+        has_length || [&b"transfer-encoding"[..], b"upgrade"].iter().any(|other| name.eq_ignore_ascii_case(other))
+    };
+    let has_body = http.all_headers().any(|header| announces_body(header.name, header.value));
+    if has_body { Err("a request without an MCP message has a body, or changes the protocol") } else { Ok(()) }
+}
+
+/// Requires JSON in UTF-8 without a content coding, because the sidecar reads every message like this. A service that decodes the same bytes
 /// with another charset, such as UTF-7, would read another message.
 pub fn check_encoding(http: &HttpRequest) -> Result<(), &'static str> {
     let [Some(content_type), None] = first_two(http.all_headers(), "content-type") else {
@@ -40,11 +50,11 @@ pub fn check_encoding(http: &HttpRequest) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// Compares the headers with the request. The error says which header disagrees. `Mcp-Name` is refused if Envoy reports no name, as
-/// for the tasks extension of MCP.
+/// Compares the headers with the request. The error says which header disagrees. `Mcp-Name` is refused for methods whose name is not
+/// read, such as those of the tasks extension of MCP.
 pub fn check_agreement(http: &HttpRequest, request: McpRequest<'_>) -> Result<(), &'static str> {
     let (method, name) = match request {
-        McpRequest::Session => (None, None),
+        McpRequest::Session | McpRequest::Response => (None, None),
         McpRequest::Method(method) => (Some(method), None),
         McpRequest::Named(naming, name) => (Some(naming.method), Some(name)),
     };

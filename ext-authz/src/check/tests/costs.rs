@@ -2,10 +2,9 @@
 //! on the machine, so a check that becomes slower fails these tests.
 
 use super::*;
-use crate::rules::McpMessage;
+use crate::rules::ReceivedMessage;
 use allocation_counter::{AllocationInfo, measure};
 use bytes::Bytes;
-use countersign_proto::envoy::config::core::v3::Metadata;
 use std::{path::Path, process::Command};
 
 /// The instructions of a repeated check, from the bytes of the request to the bytes of the response, in a build for tests.
@@ -76,17 +75,31 @@ fn repeated_check_by_the_rules_file_allocates_only_its_response() {
 }
 
 #[test]
-fn metadata_is_not_decoded_for_a_rule_without_mcp() {
-    let message = McpMessage { method: "tools/call", name: Some("get_weather") };
-    let filter_metadata = [(mcp::MCP_FILTER.to_owned(), mcp::metadata_of(message))].into();
+fn body_is_not_parsed_for_a_rule_without_mcp() {
     let mut request = envoy_request(&TestIssuer::new(1).sign(&claims()), 0, &[]);
-    let metadata = Metadata { filter_metadata, ..Metadata::default() };
-    request.attributes.as_mut().unwrap().metadata_context = Some(metadata);
+    let http = request.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap();
+    http.raw_body = br#"{"jsonrpc":"2.0","method":"tools/call","params":{"name":"get_weather"}}"#.to_vec();
     let authorizer = authorizer(FixedClock);
     authorizer.rules.store(Arc::new(RuleSet::parse(b"[[rules]]\nname = 'a'\n").unwrap()));
     let (allocations, response) = repeated_check(&authorizer, &request);
     assert_eq!(expect_allowed(response).headers.len(), 7);
     assert!(allocations.count_total <= RESPONSE_ALLOCATIONS, "{allocations:?}");
+}
+
+/// Anyone can send a body, because it is read before the token is checked.
+#[test]
+fn memory_for_a_message_is_proportional_to_its_size() {
+    let repeated = |item: &str| {
+        let items = vec![item; 200_000 / item.len()].join(",");
+        format!(r#"{{"jsonrpc":"2.0","method":"ping","params":{{"list":[{items}]}}}}"#)
+    };
+    let keys: Vec<_> = (0..20_000).map(|number| format!("\"{number}\":0")).collect();
+    let many_keys = format!(r#"{{"jsonrpc":"2.0","method":"ping","params":{{{}}}}}"#, keys.join(","));
+    for body in [repeated(r#"{"":0}"#), repeated("[]"), repeated(r#""text""#), many_keys] {
+        let allocations = measure(|| drop(ReceivedMessage::parse(body.as_bytes()).unwrap()));
+        let limit = 16 * body.len() as u64;
+        assert!(allocations.bytes_max <= limit, "{} bytes: {allocations:?}", body.len());
+    }
 }
 
 /// Not a test of its own: Valgrind runs it.

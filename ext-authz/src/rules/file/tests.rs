@@ -27,6 +27,7 @@ dry_run = true
 name = "keys"
 host = "*.example.com"
 path_template = "/users/{id}/keys"
+allow_encoded_slash = true
 methods = ["GET", "HEAD"]
 service_id = "svc_0000000000000000000000000a"
 require_roles = ["reader, eu", "writer"]
@@ -43,6 +44,7 @@ dry_run = false
     let rules = RuleSet::parse(file.as_bytes()).unwrap();
     let rule = &rules.rules[0];
     assert_eq!((&*rule.name, rule.line, rule.dry_run), ("keys", 6, false));
+    assert_eq!(rule.encoded_slash, EncodedSlash::Kept);
     let settings: Vec<_> = rule.policy.settings().into_iter().map(|(key, value)| format!("{key}={value}")).collect();
     let expected = [
         &format!("service_id={service}"),
@@ -103,6 +105,15 @@ fn invalid_values_are_refused_with_the_fix() {
         ("path = '/users/{id}'", "use `path_prefix`, or `path_template`"),
         ("path_prefix = '/admin/*'", "use `path_prefix`"),
         ("path_template = '/users/me'", "use `path`"),
+        ("path = '/a%2Fb'", "(`%2f`): the rule needs `allow_encoded_slash = true`"),
+        ("path_prefix = '/a%2fb'", "(`%2f`): the rule needs `allow_encoded_slash = true`"),
+        ("path_template = '/a%2fb/{c}'", "(`%2f`): the rule needs `allow_encoded_slash = true`"),
+        ("path = '/a%2Fb'\nallow_encoded_slash = false", "the rule needs `allow_encoded_slash = true`"),
+        ("path = '/a%2F..%2Fb'\nallow_encoded_slash = true", "at the start or end of a segment"),
+        ("path_prefix = '/a%2F'\nallow_encoded_slash = true", "at the start or end of a segment"),
+        ("path_template = '/a%252Fb/{c}'\nallow_encoded_slash = true", "`%25`"),
+        ("path_template = '/{a}%2F{b}'\nallow_encoded_slash = true", "no wildcards here"),
+        ("allow_encoded_slash = 'yes'", "`allow_encoded_slash` must be `true` or `false`"),
         ("path_template = '/users/{id'", "no wildcards here"),
         ("path_template = '/users/x{id}'", "no wildcards here"),
         ("methods = ['get']", "upper case"),
@@ -126,6 +137,11 @@ fn invalid_values_are_refused_with_the_fix() {
         assert_eq!(errors(&format!("[[rules]]\nname = '{name}'")).len(), 1, "{name}");
     }
     assert_eq!(errors("[default]\npath = '/a'").len(), 1);
+    assert!(errors("[default]\nallow_encoded_slash = true")[0].contains("`allow_encoded_slash` is not allowed"));
+    assert_eq!(
+        errors("[[rules]]\nname = 'a'\npath = '/a'\nallow_encoded_slash = true"),
+        ["line 1: rule `a`: `allow_encoded_slash` changes nothing, because `path` contains no `%2F`: remove it"]
+    );
     assert_eq!(errors("[[rules]]\nname='a'\nallow_anonymous=true\nany_role='x'").len(), 1);
 }
 
@@ -141,6 +157,8 @@ fn names_are_unique_and_equally_specific_rules_are_refused() {
         ("path_prefix = '/a'", "path_prefix = '/a'\nrequire_roles = 'x'"),
         ("path_template = '/{a}/b'", "path_template = '/{x}/b'"),
         ("path_template = '/{a}/b'", "path_template = '/a/{x}'"),
+        ("path_template = '/a/{x}'", "path_template = '/a/{x}'\nallow_encoded_slash = true"),
+        ("path = '/a%2Fb'\nallow_encoded_slash = true", "path = '/%61%2fb'\nallow_encoded_slash = true"),
         ("methods = ['GET', 'PUT']", "methods = ['PUT']"),
         ("host = '*.a.com'", "host = '*.a.com'"),
     ] {
@@ -152,6 +170,7 @@ fn names_are_unique_and_equally_specific_rules_are_refused() {
         ("path = '/a'", "path = '/b'"),
         ("path = '/a'", "path_prefix = '/a'"),
         ("path_prefix = '/a'", "path_prefix = '/a/b'"),
+        ("path = '/a/b'", "path = '/a%2Fb'\nallow_encoded_slash = true"),
         ("path_template = '/{a}/b'", "path_template = '/{a}/c'"),
         ("path_template = '/{a}/{b}'", "path_template = '/{a}/b'"),
         ("path_template = '/{a}'", "path_template = '/{a}/{b}'"),

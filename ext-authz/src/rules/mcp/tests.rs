@@ -36,17 +36,16 @@ path = "/other"
 "#;
 
 fn request<'a>(method: &'a str, name: &'a str) -> Result<McpRequest<'a>, &'static str> {
-    McpRequest::new("POST", Some(McpMessage { method, name: Some(name) }))
+    McpRequest::new("POST", Some(McpMessage::Call { method, name: Some(name) }))
 }
 
-/// The permissions that a request needs, or why it is refused.
+/// The permissions that a request needs.
 fn required(path: &str, request: McpRequest<'_>) -> String {
     let rules = RuleSet::parse(RULES.as_bytes()).unwrap();
     let rule = rules.select(RequestTarget { method: "POST", host: "x", path }).unwrap().unwrap();
     match rule.mcp.as_ref().unwrap().policy(request) {
-        Ok(Some(policy)) => policy.require_permissions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
-        Ok(None) => "no entry".into(),
-        Err(problem) => problem.into(),
+        Some(policy) => policy.require_permissions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "),
+        None => "no entry".into(),
     }
 }
 
@@ -67,7 +66,7 @@ fn entries_add_permissions_to_those_of_the_rule() {
         ("tools/list", "", "use list"),
         ("prompts/list", "", "use"),
         ("initialize", "", "use"),
-        ("__jsonrpc_response", "", "the MCP message has a `result`"),
+        ("__jsonrpc_response", "", "no entry"),
         ("notifications/cancelled", "", "use"),
         ("notifications/unknown", "", "no entry"),
         ("Tools/call", "get_time", "no entry"),
@@ -78,6 +77,8 @@ fn entries_add_permissions_to_those_of_the_rule() {
         assert_eq!(required("/mcp", request(method, name).unwrap()), expected, "{method} {name}");
     }
     assert_eq!(required("/mcp", McpRequest::Session), "use");
+    assert_eq!(required("/mcp", McpRequest::new("POST", Some(McpMessage::Response)).unwrap()), "use");
+    assert!(McpRequest::new("GET", Some(McpMessage::Response)).is_err());
     assert_eq!(required("/empty", request("tools/call", "get_time").unwrap()), "no entry");
     assert_eq!(required("/empty", request("ping", "").unwrap()), "");
 }
@@ -86,7 +87,7 @@ fn entries_add_permissions_to_those_of_the_rule() {
 fn entries_without_permissions_share_the_policy_of_the_rule() {
     let rules = RuleSet::parse(RULES.as_bytes()).unwrap();
     let rule = rules.select(RequestTarget { method: "POST", host: "x", path: "/mcp" }).unwrap().unwrap();
-    let policy = rule.mcp.as_ref().unwrap().policy(request("tools/call", "get_time").unwrap()).unwrap();
+    let policy = rule.mcp.as_ref().unwrap().policy(request("tools/call", "get_time").unwrap());
     assert!(std::sync::Arc::ptr_eq(policy.unwrap(), &rule.policy));
 }
 
@@ -94,7 +95,8 @@ fn entries_without_permissions_share_the_policy_of_the_rule() {
 fn explanation_shows_the_requirement_of_the_message() {
     let rules = RuleSet::parse(RULES.as_bytes()).unwrap();
     let explain = |method, path, message: Option<(&'static str, &'static str)>| {
-        let message = message.map(|(method, name)| McpMessage { method, name: Some(name).filter(|it| !it.is_empty()) });
+        let message =
+            message.map(|(method, name)| McpMessage::Call { method, name: Some(name).filter(|it| !it.is_empty()) });
         let explanation = rules.explain(RequestTarget { method, host: "x", path }, message);
         (explanation.to_string(), explanation.is_refused())
     };

@@ -13,11 +13,13 @@ use super::Fixture;
 use batch::{Answer, send_all};
 use countersign_tests::{Envoy, Nginx, envoy::replaced};
 use services::{Model, start_nginx};
+use spellings::SPELLINGS;
 use std::fmt;
 use word_lists::WordLists;
 
-/// The rules of most hosts, of the host `folding` and of the host `unprotected`. A service that ignores case needs rules that
-/// refuse by default. The host `unprotected` must have no rule with a path, so the other rules name their hosts.
+/// The rules of most hosts, of the host `slashes`, where all rules allow encoded slashes, of the host `folding` and of the host
+/// `unprotected`. A service that ignores case needs rules that refuse by default. The host `unprotected` must have no rule with a
+/// path, so the other rules name their hosts.
 const RULES: &str = r#"
 [[rules]]
 name = "admin"
@@ -38,6 +40,27 @@ path_prefix = "/"
 allow_anonymous = true
 
 [[rules]]
+name = "slashes-admin"
+host = "slashes"
+path_prefix = "/admin"
+require_permissions = ["admin"]
+allow_encoded_slash = true
+
+[[rules]]
+name = "slashes-keys"
+host = "slashes"
+path_template = "/users/{id}/keys"
+require_permissions = ["admin"]
+allow_encoded_slash = true
+
+[[rules]]
+name = "slashes-open"
+host = "slashes"
+path_prefix = "/"
+allow_anonymous = true
+allow_encoded_slash = true
+
+[[rules]]
 name = "folding-open"
 host = "folding"
 path_prefix = "/public"
@@ -54,6 +77,8 @@ require_permissions = ["admin"]
 
 /// The host with rules for services that distinguish case.
 const CASE_SENSITIVE: &str = "service";
+/// The host with rules that allow encoded slashes.
+const SLASHES: &str = "slashes";
 /// The host with rules for services that ignore case.
 const FOLDING: &str = "folding";
 /// The host without rules for paths.
@@ -193,6 +218,51 @@ async fn no_protected_path_is_reached_without_permission() {
         let permitted = ask(&edge.folding, FOLDING, Some(&token), &anonymous.token_missing).await;
         assert!(permitted.reached.len() >= 50, "{configuration:?}, ignoring case: {permitted}");
     }
+}
+
+/// Targets with encoded slashes: those of the corpus, and spellings of protected paths in which slashes are encoded.
+fn with_encoded_slashes(corpus: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let is_encoded = |target: &&Vec<u8>| target.windows(3).any(|part| part.eq_ignore_ascii_case(b"%2f"));
+    let mut targets: Vec<_> = corpus.iter().filter(is_encoded).cloned().collect();
+    let spellings = SPELLINGS.into_iter().flat_map(str::split_whitespace);
+    for spelling in spellings.chain(["/users/7/keys", "/public/x/../../users/7/keys", "/x/users/7/keys"]) {
+        let slashes: Vec<_> = spelling.match_indices('/').map(|(position, _)| position).skip(1).collect();
+        let all = slashes.iter().rev().fold(spelling.to_owned(), |path, slash| with_encoded_slash(&path, *slash));
+        let each = slashes.iter().map(|slash| with_encoded_slash(spelling, *slash));
+        targets.extend(each.chain([all]).map(String::into_bytes));
+    }
+    targets
+}
+
+fn with_encoded_slash(path: &str, position: usize) -> String {
+    format!("{}%2f{}", &path[..position], &path[position + 1..])
+}
+
+#[tokio::test]
+async fn no_protected_path_is_reached_where_all_rules_allow_encoded_slashes() {
+    const OPEN: [&str; 4] = ["/a%2Fb", "/users/a%2fb", "/users/a%2Fb/names", "/x/admin%2Fusers%2fy"];
+    const PROTECTED: [&str; 3] = ["/admin/a%2Fb", "/users/a%2Fb/keys", "/%61dmin/x%2fy"];
+    let (corpus, fixture, nginx) = (corpus(), Fixture::start(RULES).await, start_nginx().await);
+    let token = fixture.token("admin", &["admin"]).await;
+    let bytes = |target: &&str| target.as_bytes().to_vec();
+    let targets: Vec<_> = with_encoded_slashes(&corpus).into_iter().chain(OPEN.iter().map(bytes)).collect();
+    let first_envoy = fixture.envoy(nginx.port).await;
+    let first = ask(&first_envoy, SLASHES, None, &targets).await;
+    assert_eq!(first.reached, [] as [&str; 0], "nginx");
+    for target in OPEN {
+        assert!(first.forwarded.contains(&bytes(&target)), "{target}: {first}");
+    }
+    for model in [Model::Lenient, Model::Segments, Model::Mounted] {
+        let envoy = fixture.envoy(model.start().await).await;
+        let anonymous = ask(&envoy, SLASHES, None, &first.forwarded).await;
+        assert_eq!(anonymous.reached, [] as [&str; 0], "{model:?}");
+        // Without the rules, targets of this kind reach protected paths.
+        let unprotected = ask(&envoy, UNPROTECTED, None, &attacks(&targets, model)).await;
+        assert!(!unprotected.reached.is_empty(), "{model:?}: {unprotected}");
+    }
+    let envoy = fixture.envoy(Model::Segments.start().await).await;
+    let permitted = ask(&envoy, SLASHES, Some(&token), &PROTECTED.map(|target| bytes(&target))).await;
+    assert_eq!(permitted.reached, PROTECTED, "{permitted}");
 }
 
 /// The targets for which a service would serve a protected resource. The lenient model stands for nginx, too: nginx resolves almost

@@ -133,6 +133,8 @@ async fn explain_refuses_what_it_cannot_read_and_says_what_is_unreachable() {
     let post = |body: String| fixture.sidecar.admin.request("POST", "/explain").body(body);
     let json = |body: String| post(body).header("content-type", "application/json");
     assert_eq!(HttpResponse::send(post("{}".to_owned())).await.status, 415);
+    let of_web_page = HttpResponse::send(json("{}".to_owned()).header("host", "page.example")).await;
+    assert_eq!(of_web_page.status, 421, "the name of a web page may resolve to loopback: {}", of_web_page.body);
     let refused = HttpResponse::send(json("{\"token\": [\"secret-token\"]}".to_owned())).await;
     assert_eq!(refused.status, 400);
     assert!(!refused.body.to_string().contains("secret-token"), "{}", refused.body);

@@ -25,23 +25,13 @@ delete_city = ["weather:read", "weather:admin"]
 
 const PAGE: &str = "docs/run/route-rules.md";
 
-/// The text in the manual at which the filters before `ext_authz` begin.
-const FILTERS_BEGIN: &str = "  # Reads the whole body";
-/// The text in the manual at which the filters before `ext_authz` end.
-const FILTERS_END: &str = "  # After the MCP filter";
-/// The first line of the MCP filter, indented as in the configuration.
-const MCP_FILTER: &str = "                  - name: envoy.filters.http.mcp\n";
-/// The setting that `ext_authz` needs for rules about MCP, as the manual states it.
-const NAMESPACES: &str = "metadata_context_namespaces: [envoy.filters.http.mcp]";
-
-/// The filters before `ext_authz`, as the manual states them.
-fn filters_of_manual() -> String {
+/// The settings of `ext_authz` that rules about MCP need, as the manual states them.
+fn settings_of_manual() -> String {
     let page = fs::read_to_string(tools::root().join(PAGE)).unwrap();
-    assert!(page.contains(NAMESPACES), "{PAGE}");
-    let (_, rest) = page.split_once(FILTERS_BEGIN).unwrap();
-    let (filters, _) = rest.split_once(FILTERS_END).unwrap();
-    let indented = |line: &str| format!("                {line}\n");
-    format!("{FILTERS_BEGIN}{filters}").lines().map(indented).collect::<Vec<_>>().concat()
+    let (_, rest) = page.split_once("      with_request_body:\n").unwrap();
+    let (settings, _) = rest.split_once("      grpc_service:").unwrap();
+    let settings = settings.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    format!("with_request_body: {{ {} }}", settings.collect::<Vec<_>>().join(", "))
 }
 
 /// The status, and the reason in the error response of JSON-RPC.
@@ -49,17 +39,16 @@ fn reason(response: &HttpResponse) -> (u16, &str) {
     (response.status, response.text("/error/data/reason"))
 }
 
-/// Starts Envoy with these filters before `ext_authz`, and with this further setting of `ext_authz`.
-async fn envoy(fixture: &Fixture, upstream: u16, filters: &str, setting: &str) -> Envoy {
+/// Starts Envoy with this setting of `ext_authz`.
+async fn envoy(fixture: &Fixture, upstream: u16, setting: &str) -> Envoy {
     let minimal = include_str!("minimal.yaml");
     let text = replaced(minimal, "# <grpc_service>", "timeout: 5s");
     let text = replaced(&text, "# <filter>", setting);
-    let text = replaced(&text, "http_filters:\n", &format!("http_filters:\n{filters}"));
     Envoy::start(&text, &fixture.sidecar.socket(), upstream).await
 }
 
 async fn envoy_of_manual(fixture: &Fixture, upstream: u16) -> Envoy {
-    envoy(fixture, upstream, &filters_of_manual(), NAMESPACES).await
+    envoy(fixture, upstream, &settings_of_manual()).await
 }
 
 fn message(method: &str, params: &str) -> String {
@@ -104,8 +93,8 @@ async fn tools_need_their_permissions_behind_envoy() {
         ("list", &[], message("tools/list", "{}"), (200, "")),
         ("initialize", &[], message("initialize", r#"{"protocolVersion":"2025-11-25"}"#), (200, "")),
         ("notification", &[], r#"{"jsonrpc":"2.0","method":"notifications/initialized"}"#.into(), (200, "")),
-        ("response of the client", &[], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into(), (403, "mcp_request_invalid")),
-        // Envoy takes a call that has a `result` for a response, but the Python SDK executes it.
+        ("response of the client", &[], r#"{"jsonrpc":"2.0","id":1,"result":{}}"#.into(), (200, "")),
+        // Envoy's own filter takes a call that has a `result` for a response, but the Python SDK executes it.
         (
             "call with a result",
             &[],
@@ -163,6 +152,9 @@ async fn what_is_not_one_message_does_not_reach_the_service() {
         ("batch", format!("[{allowed}]")),
         ("batch of two", format!("[{allowed},{refused}]")),
         ("two messages", format!("{allowed}{refused}")),
+        ("two messages, far apart", format!("{allowed}{}{refused}", " ".repeat(17_000))),
+        ("two messages, farther apart", format!("{allowed}{}{refused}", " ".repeat(900_000))),
+        ("a name in another case", allowed.replace(r#""name":"get"#, r#""Name":"delete_city","name":"get"#)),
         ("repeated method", allowed.replace(r#""method":"#, r#""method":"tools/list","method":"#)),
         ("repeated name", allowed.replace(r#""name":"get"#, r#""name":"delete_city","name":"get"#)),
         ("repeated params", allowed.replace(r#""params":"#, r#""params":{"name":"delete_city"},"params":"#)),
@@ -170,9 +162,14 @@ async fn what_is_not_one_message_does_not_reach_the_service() {
         ("other version", allowed.replace("2.0", "1.0")),
     ] {
         let response = post(&envoy, &token, &[], body).await;
-        assert_eq!(response.status, 400, "{name}: {response:?}");
+        assert_eq!(reason(&response), (403, "mcp_request_invalid"), "{name}: {response:?}");
     }
-    // A service that decodes this charset reads another message than Envoy.
+    let too_long = post(&envoy, &token, &[], format!("{allowed}{}", " ".repeat(1 << 20))).await;
+    assert_eq!(too_long.status, 413);
+    // The client sends the header that tells the sidecar whether the body is whole.
+    let whole = post(&envoy, &token, &[("x-envoy-auth-partial-body", "false")], format!("{allowed}{refused}")).await;
+    assert_eq!(reason(&whole), (403, "mcp_request_invalid"));
+    // A service that decodes this charset reads another message than the sidecar.
     let hidden = allowed.replace("other", "+ACI-+AH0-,+ACI-name+ACI-:+ACI-delete_city+ACI-,+ACI-x+ACI-:+AHs-+ACI-x");
     for headers in [
         [("content-type", "application/json; charset=utf-7"), ("x-any", "")],
@@ -198,24 +195,71 @@ async fn what_is_not_one_message_does_not_reach_the_service() {
     assert_eq!(reason(&without_token), (401, "token_missing"));
 }
 
+/// Sends a message in chunks.
+async fn post_in_chunks(envoy: &Envoy, token: &str, chunks: &[&str]) -> HttpResponse {
+    let request = RawRequest::new("POST", "/mcp").bearer(token).with("content-type", "application/json");
+    let request = request.with("transfer-encoding", "chunked").line("");
+    let with_chunk =
+        |request: RawRequest, chunk: &&str| request.line(format!("{:x}", chunk.len())).line(chunk.as_bytes());
+    chunks.iter().fold(request, with_chunk).line("0").send(&envoy.listener).await
+}
+
 #[tokio::test]
-async fn messages_are_refused_without_the_metadata_of_the_filter() {
+async fn chunked_message_is_read_to_its_end() {
+    let fixture = Fixture::start(RULES).await;
+    let upstream = Upstream::start().await;
+    let envoy = envoy_of_manual(&fixture, upstream.port).await;
+    let token = fixture.token("reader", &["weather:read"]).await;
+    let (allowed, refused, blanks) = (call("get_weather"), call("delete_city"), " ".repeat(5000));
+    let (first, last) = allowed.split_at(20);
+    assert_eq!(post_in_chunks(&envoy, &token, &[first, last, &blanks]).await.status, 200);
+    let response = post_in_chunks(&envoy, &token, &[&allowed, &blanks, &refused]).await;
+    assert_eq!(reason(&response), (403, "mcp_request_invalid"));
+    assert_eq!(upstream.received(), 1);
+}
+
+/// A route whose requests Envoy does not hold, as the manual describes it.
+const UNBUFFERED_ROUTE: &str = r#"
+                        - match: { prefix: /files }
+                          route: { cluster: service }
+                          typed_per_filter_config:
+                            envoy.filters.http.ext_authz:
+                              "@type": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute
+                              check_settings: { disable_request_body_buffering: true }
+"#;
+
+#[tokio::test]
+async fn other_routes_of_the_listener_take_larger_bodies() {
     let fixture = Fixture::start(RULES).await;
     let upstream = Upstream::start().await;
     let token = fixture.token("reader", &["weather:read"]).await;
-    let filters = filters_of_manual();
-    // Leave out the buffer filter, which would answer 413 itself: the MCP filter also sets the limit of the buffer.
-    let (_, unbuffered) = filters.split_once(MCP_FILTER).unwrap();
-    let passing = replaced(unbuffered, "traffic_mode: REJECT_NO_MCP", "traffic_mode: PASS_THROUGH");
-    let small = replaced(&passing, "max_request_body_size: 1048576", "max_request_body_size: 64");
-    let small = format!("{MCP_FILTER}{small}");
-    for (name, filters, setting, is_valid) in [
-        ("all settings", filters.as_str(), NAMESPACES, true),
-        ("no filter", "", NAMESPACES, false),
-        ("no namespace", &filters, "", false),
-        ("a message above the limit", &small, NAMESPACES, false),
+    let text = replaced(include_str!("minimal.yaml"), "# <grpc_service>", "timeout: 5s");
+    let text = replaced(&text, "# <filter>", &settings_of_manual());
+    let text = replaced(&text, "routes:\n", &format!("routes:{UNBUFFERED_ROUTE}"));
+    let envoy = Envoy::start(&text, &fixture.sidecar.socket(), upstream.port).await;
+    let request = envoy.listener.request("POST", "/files/1").bearer_auth(&token).body(" ".repeat(3 << 19));
+    HttpResponse::send(request).await.expect(200);
+    assert_eq!(post(&envoy, &token, &[], call("get_weather")).await.status, 200);
+}
+
+#[tokio::test]
+async fn messages_are_refused_if_envoy_does_not_send_the_whole_body_as_bytes() {
+    let fixture = Fixture::start(RULES).await;
+    let upstream = Upstream::start().await;
+    let token = fixture.token("reader", &["weather:read"]).await;
+    let settings = settings_of_manual();
+    for (name, setting, is_valid) in [
+        ("all settings", settings.clone(), true),
+        ("raw headers", format!("{settings}\n                      encode_raw_headers: true"), true),
+        ("no body", String::new(), false),
+        ("as text", replaced(&settings, "pack_as_bytes: true", "pack_as_bytes: false"), false),
+        (
+            "a part",
+            replaced(&settings, "1048576, allow_partial_message: false", "64, allow_partial_message: true"),
+            false,
+        ),
     ] {
-        let envoy = envoy(&fixture, upstream.port, filters, setting).await;
+        let envoy = envoy(&fixture, upstream.port, &setting).await;
         let response = post(&envoy, &token, &[], call("get_weather")).await;
         let expected = if is_valid { (200, "") } else { (403, "mcp_request_invalid") };
         assert_eq!(reason(&response), expected, "{name}: {response:?}");

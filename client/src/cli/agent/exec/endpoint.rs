@@ -13,6 +13,7 @@ use crate::cli::{
     messages::Messages,
 };
 use countersign_client::{ApiError, Scope, SessionTokens, clock};
+use countersign_identity::dns_rebinding::can_be_rebound;
 use http_body_util::Full;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -54,10 +55,10 @@ impl EndpointUrls {
         format!("{}{TOKEN_PATH}", self.issuer())
     }
 
-    /// Whether a header `Host` names this endpoint. If it names another host, the request may come from a web page whose own host
-    /// name now resolves to loopback (DNS rebinding).
+    /// Whether a header `Host` may name this endpoint. Otherwise, the request may come from a web page whose own host name now
+    /// resolves to loopback.
     fn is_host(&self, host: &str) -> bool {
-        ["127.0.0.1", "localhost"].iter().any(|name| host.eq_ignore_ascii_case(&format!("{name}:{}", self.0)))
+        !can_be_rebound(host) && host.ends_with(&format!(":{}", self.0))
     }
 }
 
@@ -205,12 +206,13 @@ mod tests {
     use countersign_identity::Timestamp;
 
     #[test]
-    fn hosts_are_loopback_with_the_port() {
+    fn hosts_are_localhost_or_an_address_with_the_port() {
         let urls = EndpointUrls(8080);
         for (host, expected) in [
             ("127.0.0.1:8080", true),
             ("localhost:8080", true),
             ("LOCALHOST:8080", true),
+            ("[::1]:8080", true),
             ("127.0.0.1", false),
             ("127.0.0.1:80", false),
             ("localhost.attacker.example:8080", false),

@@ -42,6 +42,12 @@ pub enum Model {
     Lenient,
     /// A lenient service that ignores case, as services on Windows do.
     Folding,
+    /// A service that splits the path into segments before it decodes them, so that an encoded slash is a character of its segment.
+    /// Go (`net/http.ServeMux`) and Express do this.
+    Segments,
+    /// A service with a handler for each first segment, which it does not decode. The handler decodes the rest of the path, and then splits
+    /// it.
+    Mounted,
 }
 
 impl Model {
@@ -81,6 +87,8 @@ impl Model {
             Self::Tomcat => tomcat(target, path),
             Self::Lenient => lenient(path),
             Self::Folding => lenient(path).map(|it| it.iter().map(|segment| segment.to_lowercase()).collect()),
+            Self::Segments => segments(path),
+            Self::Mounted => mounted(path),
         };
         let Some(segments) = segments else { return "refused" };
         match segments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
@@ -127,6 +135,18 @@ fn lenient(path: &[u8]) -> Option<Vec<String>> {
         }
     }
     Some(segments)
+}
+
+fn segments(path: &[u8]) -> Option<Vec<String>> {
+    let segments = path.split(|byte| *byte == b'/').filter(|segment| !segment.is_empty());
+    segments.map(|segment| String::from_utf8(decode(segment, Invalid::Refused)?).ok()).collect()
+}
+
+fn mounted(path: &[u8]) -> Option<Vec<String>> {
+    let path = path.strip_prefix(b"/")?;
+    let end = path.iter().position(|byte| *byte == b'/').unwrap_or(path.len());
+    let (first, rest) = path.split_at(end);
+    Some(segments(first)?.into_iter().chain(lenient(rest)?).collect())
 }
 
 fn without_parameters(path: &[u8]) -> Vec<u8> {
