@@ -310,8 +310,6 @@ CREATE INDEX assignments_by_role ON assignments (role_id);
 -- The agents that hold a role, and the services at which an agent holds one.
 CREATE INDEX assignments_of_role ON assignments (role_id, agent_id);
 CREATE INDEX assignments_of_agent_by_service ON assignments (agent_id, service_id);
--- The oldest assignments of an agent, which an unbound token contains first.
-CREATE INDEX assignments_of_agent_by_age ON assignments (agent_id, assigned_at);
 CREATE INDEX assignments_by_unreported_expiry ON assignments (expires_at) WHERE expires_at IS NOT NULL AND expiry_reported_at IS NULL;
 CREATE INDEX assignments_by_reported_expiry ON assignments (expires_at) WHERE expiry_reported_at IS NOT NULL;
 

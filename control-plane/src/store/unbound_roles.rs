@@ -1,8 +1,8 @@
 //! The roles of an agent at all services that accept unbound tokens, for the grants of such a token.
 //!
-//! A stranger may assign any number of roles to an agent, so no statement reads all of them. Invariant: what we list is a state of after
-//! the revision of the token, which the caller has read before. Sidecars replace it by all later changes, so it need not be of the same
-//! revision.
+//! A stranger may assign any number of roles to an agent, so the statements read a bounded number of services, and a bounded number of
+//! assignments of each. Invariant: what we list is a state of after the revision of the token, which the caller has read before. Sidecars
+//! replace it by all later changes, so it need not be of the same revision.
 
 use super::{
     Conn, StoreError, known_agents::forgotten_until, query::params, row, row_lists::row_list_statements,
@@ -25,19 +25,28 @@ macro_rules! is_live {
 }
 
 statements! { STATEMENTS:
-    /// The services that know the agent (since `$2`), then those of its owner, then those of its 512 oldest assignments, by the age of
-    /// the assignment. A service counts if it accepts unbound tokens, and the agent holds at least one role there, but at most `$4`.
+    /// The services that know the agent (since `$2`), then those of its owner, then others. Among these, the first service of each
+    /// owner precedes the second one of any owner, and older services precede newer ones: so the order does not depend on when roles
+    /// were assigned, and one person's services do not push out those of others. A service counts if it accepts unbound tokens, and
+    /// the agent holds at least one role there, but at most `$4`. Services with 64 assignments, expired ones included, do not count.
     LIST_SERVICES = concat!(
-        "SELECT c.service_id FROM (SELECT service_id, MIN(precedence) AS precedence, MIN(since) AS since FROM \
-         (SELECT service_id, 0 AS precedence, CAST(0 AS BIGINT) AS since FROM known_agents WHERE agent_id = $1 AND contacted_at > $2 \
-         UNION ALL SELECT s.id, 1, CAST(0 AS BIGINT) FROM agents g JOIN services s ON s.owner_issuer = g.owner_issuer \
+        "WITH RECURSIVE holding (id, number) AS (SELECT (SELECT MIN(service_id) FROM assignments WHERE agent_id = $1), 1 \
+         UNION ALL SELECT (SELECT MIN(service_id) FROM assignments WHERE agent_id = $1 AND service_id > holding.id), number + 1 \
+         FROM holding WHERE id IS NOT NULL AND number < 1024), \
+         named (id, precedence) AS (SELECT id, MIN(precedence) FROM \
+         (SELECT service_id AS id, 0 AS precedence FROM known_agents WHERE agent_id = $1 AND contacted_at > $2 \
+         UNION ALL SELECT s.id, 1 FROM agents g JOIN services s ON s.owner_issuer = g.owner_issuer \
          AND s.owner_subject = g.owner_subject AND s.deleted_at IS NULL WHERE g.id = $1 \
-         UNION ALL SELECT service_id, 2, assigned_at FROM (SELECT service_id, assigned_at FROM assignments WHERE agent_id = $1 \
-         ORDER BY assigned_at LIMIT 512) oldest) named GROUP BY service_id) c \
-         JOIN services s ON s.id = c.service_id AND s.deleted_at IS NULL AND s.refuses_unbound_since IS NULL \
-         WHERE (SELECT 1 FROM assignments WHERE agent_id = $1 AND service_id = c.service_id AND ", is_live!("$3"),
-        " LIMIT 1) IS NOT NULL AND (SELECT 1 FROM assignments WHERE agent_id = $1 AND service_id = c.service_id AND ", is_live!("$3"),
-        " LIMIT 1 OFFSET $4 + 0) IS NULL ORDER BY c.precedence, c.since, c.service_id LIMIT $5 + 0"
+         UNION ALL SELECT id, 2 FROM holding WHERE id IS NOT NULL) named_twice GROUP BY id), \
+         ordered (id, precedence, place, created_at) AS (SELECT s.id, n.precedence, ROW_NUMBER() OVER \
+         (PARTITION BY n.precedence, s.owner_issuer, s.owner_subject ORDER BY s.created_at, s.id), s.created_at \
+         FROM named n JOIN services s ON s.id = n.id AND s.deleted_at IS NULL AND s.refuses_unbound_since IS NULL \
+         WHERE (SELECT 1 FROM assignments WHERE agent_id = $1 AND service_id = n.id LIMIT 1) IS NOT NULL \
+         AND (SELECT 1 FROM assignments WHERE agent_id = $1 AND service_id = n.id LIMIT 1 OFFSET 63) IS NULL \
+         ORDER BY 2, 3, 4, 1 LIMIT 256) \
+         SELECT id AS service_id FROM ordered o \
+         WHERE (SELECT COUNT(*) FROM assignments WHERE agent_id = $1 AND service_id = o.id AND ", is_live!("$3"), ") BETWEEN 1 AND $4 \
+         ORDER BY precedence, place, created_at, id LIMIT $5 + 0"
     );
 }
 

@@ -153,6 +153,13 @@ impl Grant<'_> {
         let until = basis.roles.iter().filter_map(expires_before_token).collect();
         let (roles, mut permissions) = names_and_permissions(basis.roles.iter().map(|role| &role.definition));
         permissions.retain(|permission| scope.is_none_or(|scope| scope.contains(permission)));
+        let scope_claim = match audience {
+            // The permissions of an unbound token are not known here, only their limit.
+            TokenAudience::Unbound => scope.map(ToString::to_string),
+            TokenAudience::Named(_) | TokenAudience::Default(_) => {
+                (always_has_scope_claim || scope.is_some()).then(|| scope_text(&permissions))
+            }
+        };
         let issuer = &context.config.issuer;
         Claims {
             iss: issuer.clone(),
@@ -167,7 +174,7 @@ impl Grant<'_> {
             rev: basis.position.revision,
             name: agent.name.to_string(),
             roles,
-            scope: (always_has_scope_claim || scope.is_some()).then(|| scope_text(&permissions)),
+            scope: scope_claim,
             permissions,
             trust_score: agent.trust,
             until,

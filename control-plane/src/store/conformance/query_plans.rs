@@ -48,7 +48,7 @@ const NEED_STATISTICS: [&str; 1] = [
 ];
 
 /// Parts of statements, and the index that such a statement must use. With another index, it would read rows only to skip them.
-const REQUIRED_INDEXES: [(&str, &str); 30] = [
+const REQUIRED_INDEXES: [(&str, &str); 29] = [
     (
         "DELETE FROM trust_feedback WHERE id IN (SELECT id FROM trust_feedback WHERE agent_id = $1 AND service_id",
         "trust_feedback_by_service",
@@ -58,7 +58,6 @@ const REQUIRED_INDEXES: [(&str, &str); 30] = [
     ("FROM assignments WHERE service_id = $1 AND agent_id < $2", "assignments_by_service"),
     ("FROM assignments WHERE role_id = $1 AND agent_id < $2", "assignments_of_role"),
     ("FROM assignments WHERE agent_id = $1 AND service_id < $", "assignments_of_agent_by_service"),
-    ("FROM assignments WHERE agent_id = $1 ORDER BY assigned_at", "assignments_of_agent_by_age"),
     ("at >= $2 AND at <= $3 AND chain = $1", "audit_entries_of_chain_by_time"),
     ("at >= $2 AND at <= $3 AND agent_id = $1", "audit_entries_by_agent"),
     ("(at + 0) >= $2 AND (at + 0) <= $3 AND $1 = ''", "audit_entries_by_time"),

@@ -60,10 +60,11 @@ pub struct OAuthTokenResponse {
     expires_in: u64,
     #[schema(value_type = schema::RefreshTokenSchema)]
     refresh_token: String,
-    /// The permissions that the access token grants now, separated by spaces. Permissions with `"` or `\` are left out.
-    /// Empty for tokens for no service: each service finds its own roles in them.
+    /// The permissions that the access token grants now, separated by spaces. Permissions with `"` or `\` are left out. For a token for
+    /// no service, the requested scope: each service finds its own roles in the token.
     #[schema(example = "invoices:read")]
-    scope: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<String>,
 }
 
 /// Request tokens (RFC 6749)

@@ -42,24 +42,17 @@ fn role_at(service: &Service, number: u128) -> Role {
 }
 
 /// A permanent assignment of a role.
-fn held(role: &Role, assigned_at: Timestamp) -> Assignment {
-    Assignment {
-        agent: AGENT,
-        role: role.definition.id,
-        service: role.service,
-        assigned_at,
-        expires_at: None,
-        ..assignment()
-    }
+fn held(role: &Role) -> Assignment {
+    Assignment { agent: AGENT, role: role.definition.id, service: role.service, expires_at: None, ..assignment() }
 }
 
 /// Creates a service with roles, and assigns all of them.
-async fn assign(conn: &mut Conn, service: &Service, count: u128, assigned_at: Timestamp) -> Result<(), StoreError> {
+async fn assign(conn: &mut Conn, service: &Service, count: u128) -> Result<(), StoreError> {
     services::insert(conn, service).await?;
     for number in 0..count {
         let role = role_at(service, number);
         assert!(roles::insert(conn, &role).await?);
-        assignments::upsert(conn, &held(&role, assigned_at)).await?;
+        assignments::upsert(conn, &held(&role)).await?;
     }
     Ok(())
 }
@@ -83,27 +76,31 @@ impl StoreFixture {
 
 async fn list_roles_of_many_services(conn: &mut Conn) -> Result<(), StoreError> {
     let (known, own) = (stranger(305), Service { owner: owner("agent"), ..stranger(304) });
-    let (forgotten, ends) = (stranger(306), stranger(309));
-    for (service, count, assigned_at) in [
-        (&stranger(301), 1, time(10)),
-        (&stranger(302), 16, time(20)),
-        (&stranger(303), 17, time(1)),
-        (&own, 2, time(30)),
-        (&known, 1, time(40)),
-        (&forgotten, 1, time(15)),
-        (&Service { accepts_unbound: false, ..stranger(307) }, 1, time(2)),
-        (&Service { deleted_at: Some(time(3)), ..stranger(308) }, 1, time(3)),
-        (&ends, 3, time(50)),
-        (&stranger(310), 1, time(4)),
+    let (forgotten, ends, had_many) = (stranger(306), stranger(309), stranger(311));
+    let of_another = Service { owner: owner("another stranger"), created_at: time(200), ..stranger(312) };
+    for (service, count) in [
+        (&stranger(301), 1),
+        (&stranger(302), 16),
+        (&stranger(303), 17),
+        (&own, 2),
+        (&known, 1),
+        (&forgotten, 1),
+        (&Service { accepts_unbound: false, ..stranger(307) }, 1),
+        (&Service { deleted_at: Some(time(3)), ..stranger(308) }, 1),
+        (&ends, 3),
+        (&stranger(310), 1),
+        (&had_many, 64),
+        (&of_another, 1),
     ] {
-        assign(conn, service, count, assigned_at).await?;
+        assign(conn, service, count).await?;
     }
     known_agents::record_contact(conn, AGENT, known.id, NOW).await?;
     known_agents::record_contact(conn, AGENT, forgotten.id, NOW.saturating_sub(KNOWN_FOR)).await?;
     let until = NOW.saturating_add(KNOWN_FOR);
-    for (number, expires_at) in [(0, NOW), (1, until)] {
-        let assignment = held(&role_at(&ends, number), time(50));
-        assignments::upsert(conn, &Assignment { expires_at: Some(expires_at), ..assignment }).await?;
+    end_at(conn, &ends, 0, NOW).await?;
+    end_at(conn, &ends, 1, until).await?;
+    for number in 0..63 {
+        end_at(conn, &had_many, number, NOW).await?;
     }
     let (other, deleted) = (stranger(310).id, role_at(&stranger(310), 0).definition.id);
     assert!(roles::mark_deleted(conn, other, deleted, "deleted-310", NOW).await?);
@@ -116,10 +113,17 @@ async fn list_roles_of_many_services(conn: &mut Conn) -> Result<(), StoreError> 
     let of_second = stranger(302);
     let expected: Vec<_> = [permanent(&known, 0), permanent(&own, 0), permanent(&own, 1), permanent(&stranger(301), 0)]
         .into_iter()
-        .chain([permanent(&forgotten, 0)])
+        .chain([permanent(&of_another, 0)])
         .chain((0..16).map(|number| permanent(&of_second, number)))
+        .chain([permanent(&forgotten, 0)])
         .chain([RoleAtService { service: ends.id, grant: with_end }, permanent(&ends, 2)])
         .collect();
     assert_eq!(unbound_roles::list(conn, AGENT, NOW).await?, expected);
     Ok(())
+}
+
+/// Gives the assignment of a role an end.
+async fn end_at(conn: &mut Conn, service: &Service, number: u128, at: Timestamp) -> Result<(), StoreError> {
+    let assignment = Assignment { expires_at: Some(at), ..held(&role_at(service, number)) };
+    assignments::upsert(conn, &assignment).await.map(drop)
 }
