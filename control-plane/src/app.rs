@@ -111,7 +111,6 @@ impl App {
         let (state, context_parts) = (components.state, &components.context_parts);
         let (context, store, metrics) = (state.context.clone(), context_parts.store.clone(), &state.metrics);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
-        let agent_hash_secret = wiring::load_agent_hash_secret(context_parts).await?;
         let poll_interval = dependencies.change_poll_interval;
         let reader = FeedReader::open(store.clone(), poll_interval, context_parts.sidecars.clone()).await?;
         let sync_parts = SyncParts {
@@ -122,7 +121,7 @@ impl App {
             clock: context_parts.clock.clone(),
             feed: reader.feed(),
             settings,
-            agent_hash_secret,
+            agent_hash_secret: context_parts.agent_hash_secret.clone(),
             connections: components.port_limits.sync.caps.total,
             read_limit: ReadLimit::entries(dependencies.changes_per_read),
             key_check_interval: dependencies.key_check_interval,
@@ -207,8 +206,9 @@ impl Components {
         database::ensure_deployment(&store, &master_keys, config.dev.then(|| clock.now())).await?;
         let pools = store.clone();
         metrics.expose_connection_pools(move || pools.pool_statuses())?;
+        let agent_hash_secret = wiring::load_agent_hash_secret(&store, rng.as_ref()).await?;
         let (context, context_parts) =
-            wiring::context(config, &public_url, dependencies, store, master_keys, queue_health);
+            wiring::context(config, &public_url, dependencies, store, master_keys, agent_hash_secret, queue_health);
         ensure_audit_started(&context_parts.store).await?;
         // In a new deployment, this also creates the first signing keys.
         rotate_signing_keys_if_due(&context).await?;

@@ -1,8 +1,8 @@
 //! Test fixtures: an issuer with a signing key, a service, an agent, and the claims of its token.
 
 use countersign_identity::{
-    AgentId, Claims, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, RoleName, ServiceId, SessionId,
-    TokenId, TrustScore,
+    AgentId, Claims, Grants, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, RoleName, ServiceId,
+    SessionId, TokenId, TrustScore,
 };
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use p256::pkcs8::EncodePrivateKey;
@@ -66,6 +66,7 @@ pub fn claims() -> Claims {
         permissions: vec![Permission::try_from("read").unwrap()],
         trust_score: TrustScore::INITIAL,
         until: std::collections::BTreeMap::new(),
+        grants: Grants::default(),
         scope: None,
         requested_scope: None,
     }

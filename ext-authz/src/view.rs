@@ -37,7 +37,7 @@ pub struct ServiceSettings {
     pub accepts_unbound: bool,
     /// The control plane's limit for the age of a confirmation. A view whose confirmation is older must not decide.
     pub max_staleness: Duration,
-    /// The key of the hashes that name agents in messages and views.
+    /// The key of the hashes that name agents in messages and views, and of the roles in unbound tokens.
     pub agent_hash_key: AgentHashKey,
     /// The URLs under which clients reach the service. Decisions do not depend on them.
     pub resources: Resources,
@@ -333,6 +333,7 @@ impl View {
             revision: self.revision,
             floor: self.floor,
             roles: &self.roles,
+            agent_hash_key: &self.settings.agent_hash_key,
             agent: self.agents.get(&self.settings.agent_hash_key.hash(claims.sub)),
             revoked: self.revoked_tokens.contains_key(&claims.jti) || self.revoked_sessions.contains_key(&claims.sid),
         }

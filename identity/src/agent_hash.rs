@@ -1,10 +1,10 @@
 //! Keyed hashes of agent ids. The sync stream names agents by their hashes, so that a service learns nothing about agents that never
-//! sent it a token.
+//! sent it a token. The same keys hide the roles in unbound tokens ([`crate::grants`]).
 //!
 //! The sidecar hashes the `sub` of a token and looks up the hash. Each service has its own key, so two services cannot compare the
 //! hashes that they receive.
 
-use crate::{AgentId, ServiceId};
+use crate::{AgentId, RoleId, ServiceId, TokenId};
 use aws_lc_rs::hmac;
 use std::fmt;
 
@@ -16,6 +16,9 @@ pub const HASH_LEN: usize = 16;
 
 /// Separates these keys from others that are derived from the secret of the deployment.
 const KEY_DOMAIN: &[u8] = b"countersign agent hash key v1";
+
+/// Begins what is hashed for a role. The input for an agent is shorter, so the two hashes have nothing to do with each other.
+const ROLE_DOMAIN: &[u8] = b"role";
 
 /// The hash of an agent id under the key of a service: the first 16 bytes of an HMAC-SHA256.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,7 +41,7 @@ impl AgentHash {
     }
 }
 
-/// The key under which agent ids are hashed for one service.
+/// The key of a service, under which agent ids are hashed in its stream, and its roles in unbound tokens.
 #[derive(Clone)]
 pub struct AgentHashKey {
     bytes: [u8; HASH_KEY_LEN],
@@ -76,6 +79,17 @@ impl AgentHashKey {
         let mut bytes = [0; HASH_LEN];
         bytes.copy_from_slice(&tag.as_ref()[..HASH_LEN]);
         AgentHash::from_bits(u128::from_be_bytes(bytes))
+    }
+
+    /// The first bytes of an HMAC-SHA256 of a role in a token.
+    pub(crate) fn mac_of_role<const LEN: usize>(&self, token: TokenId, role: RoleId) -> [u8; LEN] {
+        let mut context = hmac::Context::with_key(&self.hmac);
+        context.update(ROLE_DOMAIN);
+        context.update(&token.bits().to_be_bytes());
+        context.update(&role.bits().to_be_bytes());
+        let mut bytes = [0; LEN];
+        bytes.copy_from_slice(&context.sign().as_ref()[..LEN]);
+        bytes
     }
 }
 

@@ -1,11 +1,13 @@
 //! The claims of an access token.
 
-use crate::{AgentId, Permission, Revision, RoleName, Scope, ServiceId, SessionId, Timestamp, TokenId, TrustScore};
+use crate::{
+    AgentId, Grants, Permission, Revision, RoleName, Scope, ServiceId, SessionId, Timestamp, TokenId, TrustScore,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The claims of an access token (RFC 9068). The private claims are `name`, `sid`, `rev`, `roles`, `permissions`, `trustScore`,
-/// `until` and `requested_scope`.
+/// `until`, `grants` and `requested_scope`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claims {
     /// Issuer: the public URL of the Countersign deployment.
@@ -41,6 +43,10 @@ pub struct Claims {
     /// The end, in Unix seconds, of each role assignment that ends before the token expires.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub until: BTreeMap<RoleName, i64>,
+    /// The roles in an unbound token, which each service reads with its own key. An unbound token has no `roles`, `permissions` and
+    /// `until`, which would be in clear.
+    #[serde(default, skip_serializing_if = "Grants::is_empty")]
+    pub grants: Grants,
     /// The permissions that the token granted when it was issued, if the client asked for a scope. This claim is for other readers
     /// of tokens: our decisions use `requested_scope`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -87,7 +93,7 @@ impl From<String> for AudienceClaim {
 pub enum Audience {
     /// The token is for this service.
     Service(ServiceId),
-    /// The token is for no service: the login named none, and the agent had no default service. It has no roles.
+    /// The token is for no service: the login named none, and the agent had no default service. Its roles are in [`Claims::grants`].
     Unbound,
 }
 
@@ -137,6 +143,7 @@ pub(crate) mod tests {
             permissions: vec!["read".try_into().unwrap()],
             trust_score: TrustScore::INITIAL,
             until: BTreeMap::new(),
+            grants: Grants::default(),
             scope: None,
             requested_scope: None,
         }

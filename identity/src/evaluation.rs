@@ -4,8 +4,8 @@
 //! facet of an agent (roles, trust, status), the value with the higher revision wins. The times of changes are not compared.
 
 use crate::{
-    AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
-    TrustScore,
+    AgentHashKey, AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId,
+    Timestamp, TokenId, TrustScore,
 };
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -150,6 +150,8 @@ pub struct EvaluationContext<'a> {
     pub floor: Revision,
     /// The roles of the service.
     pub roles: &'a RoleTable,
+    /// The key of the service, with which it finds its roles in an unbound token.
+    pub agent_hash_key: &'a AgentHashKey,
     /// The changes of the token's agent, except those that were deleted (see `floor`).
     pub agent: Option<&'a AgentChanges>,
     /// Whether the token or its session was revoked.
@@ -188,9 +190,9 @@ impl VerifiedIdentity {
     /// audience, floor, the agent's status and cutoff, revocations. The client (`client_id`) must be the agent (`sub`).
     pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
         check_issuer_and_times(claims, context.issuer, now)?;
-        check_audience(claims, context)?;
+        let audience = check_audience(claims, context)?;
         check_not_revoked(claims, context)?;
-        let CurrentRoles { names, mut permissions, until } = current_roles(claims, context, now);
+        let CurrentRoles { names, mut permissions, until } = current_roles(claims, audience, context, now);
         if let Some(scope) = &claims.requested_scope {
             permissions.retain(|permission| scope.contains(permission));
         }
@@ -223,10 +225,10 @@ fn check_issuer_and_times(claims: &Claims, issuer: &str, now: Timestamp) -> Resu
     Ok(())
 }
 
-fn check_audience(claims: &Claims, context: &EvaluationContext<'_>) -> Result<(), Refusal> {
+fn check_audience(claims: &Claims, context: &EvaluationContext<'_>) -> Result<Audience, Refusal> {
     match claims.audience() {
-        Some(Audience::Service(service)) if service == context.service => Ok(()),
-        Some(Audience::Unbound) if context.accepts_unbound => Ok(()),
+        Some(audience @ Audience::Service(service)) if service == context.service => Ok(audience),
+        Some(audience @ Audience::Unbound) if context.accepts_unbound => Ok(audience),
         Some(Audience::Unbound) => Err(Reason::TokenUnbound.into()),
         _ => Err(Reason::TokenAudienceMismatch.into()),
     }
@@ -254,17 +256,35 @@ fn check_not_revoked(claims: &Claims, context: &EvaluationContext<'_>) -> Result
 /// The roles that the agent has now, and their permissions:
 ///
 /// 1. If the agent's roles changed after the token was issued, the change counts. Deleted roles grant nothing.
-/// 2. If the token is newer than our data and none of its roles has ended, its claims count: our data may lack its roles.
-/// 3. Otherwise, the token's roles count that still exist and have not ended, with the permissions that they grant now.
-fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> CurrentRoles {
+/// 2. Otherwise, the roles count that the token contains and that have not ended. An unbound token tells only which roles of the table
+///    the agent held. If it is newer than our data, it may contain roles that we do not know yet: these do not count yet.
+/// 3. If a token for the service is newer than our data and none of its roles has ended, its claims count: our data may lack its roles.
+/// 4. Otherwise, the roles of a token for the service count that still exist, with the permissions that they grant now.
+fn current_roles(claims: &Claims, audience: Audience, context: &EvaluationContext<'_>, now: Timestamp) -> CurrentRoles {
     let change = context.agent.and_then(|changes| changes.roles.as_ref());
     if let Some(change) = change.filter(|change| change.revision > claims.rev) {
-        let active = change.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end));
-        let defined = active.filter_map(|grant| Some((context.roles.get(grant.role)?, grant.until)));
-        let until = defined.clone().filter_map(|(_, until)| until).min();
-        let (names, permissions) = names_and_permissions(defined.map(|(definition, _)| definition));
-        return CurrentRoles { names, permissions, until };
+        return granted_roles(change.value.iter().copied(), context.roles, now);
     }
+    match audience {
+        Audience::Unbound => {
+            let find = |definition: &RoleDefinition| claims.find_grant(context.agent_hash_key, definition.id);
+            granted_roles(context.roles.iter().filter_map(find), context.roles, now)
+        }
+        Audience::Service(_) => claimed_roles(claims, context, now),
+    }
+}
+
+/// Those of the granted roles that exist and have not ended.
+fn granted_roles(grants: impl Iterator<Item = RoleGrant>, roles: &RoleTable, now: Timestamp) -> CurrentRoles {
+    let active = grants.filter(|grant| grant.until.is_none_or(|end| now < end));
+    let defined: Vec<_> = active.filter_map(|grant| Some((roles.get(grant.role)?, grant.until))).collect();
+    let until = defined.iter().filter_map(|(_, until)| *until).min();
+    let (names, permissions) = names_and_permissions(defined.iter().map(|(definition, _)| *definition));
+    CurrentRoles { names, permissions, until }
+}
+
+/// The roles that a token for the service names.
+fn claimed_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> CurrentRoles {
     let end = |role: &RoleName| claims.until.get(role).copied().map(Timestamp::from_seconds);
     let is_active = |role: &&RoleName| end(role).is_none_or(|end| now < end);
     if claims.rev > context.revision && claims.roles.iter().all(|role| is_active(&role)) {

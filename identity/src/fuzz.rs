@@ -64,23 +64,43 @@ fn agent_changes() -> impl Strategy<Value = AgentChanges> {
     })
 }
 
-/// Claims with arbitrary numbers.
+/// The key of a service.
+fn agent_hash_key(service: u128) -> AgentHashKey {
+    AgentHashKey::derive(&[7; 32], ServiceId::from_bits(service))
+}
+
+/// Claims with arbitrary numbers. Unbound tokens have the roles of [`role_table`].
 fn claims() -> impl Strategy<Value = Claims> {
     (any::<[i64; 5]>(), any::<[u128; 3]>(), select(&["https://issuer.test", "svc_", ""][..])).prop_map(
-        |([iat, nbf, exp, rev, until], [sub, jti, sid], aud)| Claims {
-            sub: AgentId::from_bits(sub),
-            aud: aud.to_owned().into(),
-            iat,
-            nbf,
-            exp,
-            jti: TokenId::from_bits(jti),
-            sid: SessionId::from_bits(sid),
-            rev: Revision::new(rev),
-            permissions: vec![],
-            until: BTreeMap::from([("reader".try_into().unwrap(), until)]),
-            ..claims::tests::claims()
+        |([iat, nbf, exp, rev, until], [sub, jti, sid], aud)| {
+            let grant = RoleGrant { role: RoleId::from_bits(1), until: Some(Timestamp::from_micros(until)) };
+            let claims = Claims {
+                sub: AgentId::from_bits(sub),
+                aud: aud.to_owned().into(),
+                iat,
+                nbf,
+                exp,
+                jti: TokenId::from_bits(jti),
+                sid: SessionId::from_bits(sid),
+                rev: Revision::new(rev),
+                permissions: vec![],
+                until: BTreeMap::from([("reader".try_into().unwrap(), until)]),
+                ..claims::tests::claims()
+            };
+            claims.with_grants([KeyedGrant { key: agent_hash_key(1), grant }], &agent_hash_key(0))
         },
     )
+}
+
+/// The roles of the service.
+fn role_table() -> RoleTable {
+    let definition = RoleDefinition {
+        id: RoleId::from_bits(1),
+        name: "reader".try_into().unwrap(),
+        permissions: vec![],
+        created_revision: Revision::new(0),
+    };
+    [definition].into_iter().collect()
 }
 
 proptest! {
@@ -190,7 +210,8 @@ proptest! {
             accepts_unbound,
             revision: Revision::new(revision),
             floor: Revision::new(floor),
-            roles: &RoleTable::default(),
+            roles: &role_table(),
+            agent_hash_key: &agent_hash_key(1),
             agent: Some(&changes),
             revoked,
         };

@@ -9,7 +9,8 @@
 //! contents of a token, and [`scope`] is what a client asks for. [`bearer`] extracts the token from a header, [`token`] verifies its
 //! signature, [`token_cache`] keeps what is known about it, and [`evaluation`] decides what it grants now. [`agent_hash`] names agents
 //! in the sync stream, [`identity_headers`] are the headers for the service, and [`refusal`] lists the reasons for a denial.
-//! [`protected_resource`] is what clients read to find the control plane, and [`dns_rebinding`] recognizes hosts of web pages.
+//! [`grants`] are the roles in an unbound token. [`protected_resource`] is what clients read to find the control plane, and
+//! [`dns_rebinding`] recognizes hosts of web pages.
 
 pub mod agent_hash;
 pub mod bearer;
@@ -18,6 +19,7 @@ pub mod dns_rebinding;
 pub mod evaluation;
 #[cfg(test)]
 mod fuzz;
+pub mod grants;
 pub mod identity_headers;
 pub mod ids;
 pub mod key_set;
@@ -37,6 +39,7 @@ pub use evaluation::{
     AgentChanges, AgentStatus, EvaluationContext, RoleDefinition, RoleGrant, RoleTable, StatusWithCutoff,
     VerifiedIdentity, Versioned, names_and_permissions,
 };
+pub use grants::{Grants, KeyedGrant, MAX_GRANTS};
 pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};

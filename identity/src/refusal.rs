@@ -130,8 +130,8 @@ reasons! {
         AgentSuspended = "agent_suspended", "The agent is suspended";
         /// The agent is revoked permanently.
         AgentRevoked = "agent_revoked", "The agent is revoked";
-        /// The agent has no active role at this service.
-        NoRole = "no_role", "The agent holds no role at this service";
+        /// The agent has no active role at this service, or its unbound token does not contain it.
+        NoRole = "no_role", "The agent holds no role at this service; if its token was issued for no service, log in with the serviceId of this service";
         /// A role that the route requires is missing.
         RoleMissing = "role_missing", "The agent lacks a required role";
         /// A permission that the route requires is missing.

@@ -154,9 +154,11 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         "admin_required" => "ask an administrator",
         "token_audience_mismatch" | "token_unbound" => "countersign agent login --service SERVICE",
         "token_expired" | "token_superseded" | "token_revoked" | "token_key_unknown" => LOGIN,
-        "no_role" | "role_missing" | "permission_missing" => {
-            "ask the service for a role: countersign role assign ROLE AGENT"
+        "no_role" => {
+            "ask the service for a role: countersign role assign ROLE AGENT. Has the agent one? Then log in for the service: \
+             countersign agent login --service SERVICE"
         }
+        "role_missing" | "permission_missing" => "ask the service for a role: countersign role assign ROLE AGENT",
         "token_scope_insufficient" => "log in with a wider scope, or without one: countersign agent login --oauth",
         "agent_suspended" => "its owner can run: countersign agent reactivate AGENT",
         "agent_revoked" => "revocation is final; create a new agent: countersign agent keygen --profile NAME",

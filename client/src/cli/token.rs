@@ -31,7 +31,7 @@ pub enum TokenCommand {
     #[command(
         after_help = "The claims date from the time of issue: the token does not contain later changes of roles, \
         but every proxy applies them. `aud` is the service that the token is for. An unbound token is for no service: \
-        its `aud` is the URL of the control plane.\n\n\
+        its `aud` is the URL of the control plane, and only services can read the roles in `grants`.\n\n\
         Examples:\n  $ countersign token inspect\n  $ countersign token inspect - < token.txt\n\n\
         Next: countersign token verify"
     )]

@@ -6,6 +6,7 @@ use crate::{
     certificates,
     config::{Config, LimitSettings, QuotaSettings, RegistrationSettings, ServiceCreators, WebhookSettings},
     domain::{
+        agent_hash_secret::AgentHashSecret,
         quota::Quotas,
         signing_key::RotationPolicy,
         webhook::{
@@ -21,11 +22,11 @@ use crate::{
     operations::{Context, ContextParts, HousekeepingSample, OperationConfig},
     sidecars::Sidecars,
     store::{Store, WriteTransaction, deployment},
-    sync::{AgentHashSecret, STREAM_LIMITS},
+    sync::STREAM_LIMITS,
     webhooks::{ConcurrencyLimits, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::{Timestamp, agent_hash::HASH_KEY_LEN};
-use countersign_process::{Places, certificates::Certificate, file_reload::LoadedFiles};
+use countersign_process::{Places, Rng, certificates::Certificate, file_reload::LoadedFiles};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
@@ -57,6 +58,7 @@ pub(super) fn context(
     dependencies: &Dependencies,
     store: Store,
     master_keys: MasterKeyRing,
+    agent_hash_secret: AgentHashSecret,
     queue_health: QueueHealthProbe,
 ) -> (Arc<Context>, ContextParts) {
     let Dependencies { clock, rng, resolver, .. } = dependencies;
@@ -70,6 +72,7 @@ pub(super) fn context(
         rng: rng.clone(),
         address_guard: AddressGuard::new(resolver.clone(), networks),
         dispatcher_wakeup: Arc::new(Notify::new()),
+        agent_hash_secret,
         key_lookups: Places::new(KEY_LOOKUPS, KEY_LOOKUPS_PER_CLIENT),
     };
     (Arc::new(Context::new(parts.clone(), challenge_keys, operation_config(config, issuer), queue_health)), parts)
@@ -132,15 +135,15 @@ pub(super) const fn limits_per_minute(settings: LimitSettings) -> LimitsPerMinut
 }
 
 /// Loads the secret from which we derive the keys that hash agent ids for sidecars. The first start generates and stores it.
-pub(super) async fn load_agent_hash_secret(parts: &ContextParts) -> Result<AgentHashSecret, AppError> {
+pub(super) async fn load_agent_hash_secret(store: &Store, rng: &dyn Rng) -> Result<AgentHashSecret, AppError> {
     let mut generated = Zeroizing::new([0; HASH_KEY_LEN]);
-    parts.rng.fill(generated.as_mut());
+    rng.fill(generated.as_mut());
     let generated = &generated;
     let work = async |mut tx: WriteTransaction| {
         let secret = deployment::set_agent_hash_secret(tx.conn(), generated).await?;
         tx.commit(secret).await
     };
-    Ok(AgentHashSecret::new(parts.store.write("set_agent_hash_secret", work).await?))
+    Ok(AgentHashSecret::new(store.write("set_agent_hash_secret", work).await?))
 }
 
 /// Builds the dispatcher that delivers events to webhooks.

@@ -4,6 +4,7 @@
 //! depends on `countersign-identity` only. The domain does no I/O and uses neither a clock nor random numbers.
 
 pub mod agent;
+pub mod agent_hash_secret;
 pub mod audit;
 pub mod caller;
 pub mod challenge;
@@ -26,4 +27,5 @@ pub mod string_enum;
 pub mod text;
 pub mod total;
 pub mod trust;
+pub mod unbound_roles;
 pub mod webhook;

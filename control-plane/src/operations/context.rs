@@ -7,6 +7,7 @@ use super::memory::{
 use crate::{
     address_guard::AddressGuard,
     domain::{
+        agent_hash_secret::AgentHashSecret,
         challenge::ChallengeKeyRing,
         credential::SECRET_LEN,
         quota::Quotas,
@@ -51,6 +52,7 @@ pub struct ContextParts {
     /// Wakes the webhook dispatcher when a delivery becomes due.
     pub dispatcher_wakeup: Arc<Notify>,
     pub sidecars: Sidecars,
+    pub agent_hash_secret: AgentHashSecret,
     /// Limits how many API keys are read at a time for each client network.
     pub key_lookups: Places<Network>,
 }
@@ -69,6 +71,7 @@ pub struct Context {
     pub(super) address_guard: AddressGuard,
     pub(super) dispatcher_wakeup: Arc<Notify>,
     pub(super) sidecars: Sidecars,
+    pub(super) agent_hash_secret: AgentHashSecret,
     pub(super) key_lookups: Places<Network>,
     pub(super) queue_health: QueueHealthProbe,
     /// Counts of failed logins for which no events are emitted.
@@ -95,8 +98,17 @@ impl Context {
         config: OperationConfig,
         queue_health: QueueHealthProbe,
     ) -> Self {
-        let ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup, sidecars, key_lookups } =
-            parts;
+        let ContextParts {
+            store,
+            keyring,
+            clock,
+            rng,
+            address_guard,
+            dispatcher_wakeup,
+            sidecars,
+            agent_hash_secret,
+            key_lookups,
+        } = parts;
         let housekeeping = HousekeepingStatus::new(clock.since_boot());
         Self {
             store,
@@ -109,6 +121,7 @@ impl Context {
             address_guard,
             dispatcher_wakeup,
             sidecars,
+            agent_hash_secret,
             key_lookups,
             queue_health,
             suppressed_bursts: SuppressedBursts::default(),

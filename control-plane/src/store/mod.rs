@@ -57,6 +57,7 @@ mod transaction;
 mod transaction_timer;
 pub mod transfer;
 pub mod trust;
+pub mod unbound_roles;
 pub mod unconfirmed_changes;
 pub mod unused_agents;
 pub mod webhook_cleanup;

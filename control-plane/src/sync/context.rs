@@ -2,17 +2,16 @@
 
 use super::{feed::ChangeFeed, page_cache::PageCache, stream_limits::StreamLimits};
 use crate::{
-    domain::{agent::OwnerHash, change::FeedPosition},
+    domain::{agent::OwnerHash, agent_hash_secret::AgentHashSecret, change::FeedPosition},
     ephemeral::Failures,
     metrics::Metrics,
     sidecars::Sidecars,
     store::{SharedRead, Store, StoreError, changed_data::ReadLimit, feed, services},
 };
-use countersign_identity::{AgentHashKey, ApiKeyId, ServiceId, agent_hash::HASH_KEY_LEN};
+use countersign_identity::ApiKeyId;
 use countersign_process::{Clock, Places, Shutdown, server::Network};
 use std::{collections::HashSet, convert::Infallible, sync::Arc, time::Duration};
 use tonic::Status;
-use zeroize::Zeroizing;
 
 /// Settings of the control plane that each sidecar receives when it connects.
 #[derive(Debug, Clone)]
@@ -26,20 +25,6 @@ pub struct SidecarSettings {
 /// Default interval at which a stream checks that its API key is valid and its sidecar not silent. The revocation of a key also counts
 /// as a change of the service's settings, which causes a check at once.
 pub const KEY_CHECK_INTERVAL: Duration = Duration::from_secs(30);
-
-/// The secret from which we derive a key for each service: its streams name agents by hashes that are made with this key.
-#[derive(Clone)]
-pub struct AgentHashSecret(Zeroizing<[u8; HASH_KEY_LEN]>);
-
-impl AgentHashSecret {
-    pub fn new(bytes: [u8; HASH_KEY_LEN]) -> Self {
-        Self(Zeroizing::new(bytes))
-    }
-
-    pub(super) fn key_of(&self, service: ServiceId) -> AgentHashKey {
-        AgentHashKey::derive(&self.0, service)
-    }
-}
 
 /// How many reads for streams that catch up may run at the same time. If many sidecars connect at once, these must not use all
 /// database connections.

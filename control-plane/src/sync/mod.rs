@@ -20,7 +20,7 @@ mod pings;
 mod service;
 mod stream_limits;
 
-pub use context::{AgentHashSecret, KEY_CHECK_INTERVAL, SidecarSettings, SyncParts};
+pub use context::{KEY_CHECK_INTERVAL, SidecarSettings, SyncParts};
 pub use feed::{FeedReader, POLL_INTERVAL};
 pub use service::{CHANGES_PER_READ, SyncService};
 pub use stream_limits::STREAM_LIMITS;

@@ -3,11 +3,14 @@
 //! Streams may send a page for some seconds after it was read: it contains all changes up to its end, and later changes follow.
 
 use super::{
-    context::{AgentHashSecret, OwnerReads, SidecarSettings, changes_deleted},
+    context::{OwnerReads, SidecarSettings, changes_deleted},
     encode::StreamFormat,
     page_reader::{self, PageRun, ReadKey, SnapshotHeader, StreamGroup},
 };
-use crate::store::{Store, changed_data::ReadLimit};
+use crate::{
+    domain::agent_hash_secret::AgentHashSecret,
+    store::{Store, changed_data::ReadLimit},
+};
 use countersign_identity::Revision;
 use moka::future::Cache;
 use prometheus::IntCounter;

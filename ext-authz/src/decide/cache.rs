@@ -37,8 +37,10 @@ pub struct CachedToken {
 
 impl CachedToken {
     fn new(token: SignedToken, text: &str) -> Self {
-        let Claims { name, roles, permissions, .. } = token.claims();
-        let needed = identity_memory(name, roles, permissions);
+        let Claims { name, roles, permissions, grants, .. } = token.claims();
+        // The names of the roles of an unbound token are not in the token, so we reserve room for many.
+        let of_roles = if grants.is_empty() { 0 } else { BYTES_PER_TOKEN };
+        let needed = identity_memory(name, roles, permissions) + of_roles;
         // Enough for an identity with the names in the token, or the rest of the token's share of the cache if that is more.
         let room = BYTES_PER_TOKEN.saturating_sub(text.len() + claims_memory(token.claims())).max(needed);
         Self { token, identity: ArcSwapOption::empty(), room }
@@ -95,11 +97,12 @@ impl VerifiedTokens {
 
 /// About how much memory the claims of a cached token need, in bytes.
 fn claims_memory(claims: &Claims) -> usize {
-    let Claims { iss, aud, name, roles, permissions, until, scope, requested_scope, .. } = claims;
+    let Claims { iss, aud, name, roles, permissions, until, grants, scope, requested_scope, .. } = claims;
     let until: usize = until.keys().map(|role| role.as_str().len() + UNTIL_COST).sum();
     let requested = requested_scope.as_ref().map_or(0, |scope| names_memory(&[], scope.permissions()));
     let scopes = scope.as_ref().map_or(0, String::len) + requested;
-    BASE_COST + iss.len() + aud.as_str().len() + name.len() + names_memory(roles, permissions) + until + scopes
+    let names = name.len() + names_memory(roles, permissions) + until + scopes;
+    BASE_COST + iss.len() + aud.as_str().len() + names + grants.memory()
 }
 
 /// The most bytes that an identity with these names needs.
@@ -111,16 +114,27 @@ fn identity_memory(name: &str, roles: &[RoleName], permissions: &[Permission]) -
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fixtures::{SERVICE_ID, TestIssuer, claims};
-    use countersign_identity::{KeySet, UnverifiedToken};
+    use crate::{
+        decide::tests::unbound_claims,
+        fixtures::{SERVICE_ID, TestIssuer, claims},
+    };
+    use countersign_identity::{KeySet, RoleGrant, RoleId, UnverifiedToken};
 
     /// A token of an agent with this many roles, and its text.
     fn token(roles: usize) -> (String, SignedToken) {
+        let roles = (0..roles).map(|role| format!("r{role}").try_into().unwrap()).collect();
+        signed(&Claims { roles, ..claims() })
+    }
+
+    /// An unbound token with this many roles, and its text.
+    fn unbound_token(roles: usize) -> (String, SignedToken) {
+        signed(&unbound_claims((0..roles).map(|role| RoleGrant { role: RoleId::from_bits(role as u128), until: None })))
+    }
+
+    fn signed(claims: &Claims) -> (String, SignedToken) {
         let issuer = TestIssuer::new(1);
-        let mut claims = claims();
-        claims.roles = (0..roles).map(|role| format!("r{role}").try_into().unwrap()).collect();
         let keys = KeySet::from_points([issuer.public_point()]).unwrap();
-        let text = issuer.sign(&claims);
+        let text = issuer.sign(claims);
         let token = UnverifiedToken::parse(&text).unwrap().verify(&keys).unwrap();
         (text, token)
     }
@@ -151,5 +165,17 @@ mod tests {
         };
         assert!(!is_kept(&identity(1000)));
         assert!(is_kept(&identity(3)));
+    }
+
+    #[test]
+    fn identities_of_unbound_tokens_are_kept() {
+        for roles in [1, 128] {
+            let (text, token) = unbound_token(roles);
+            let cached = cache(10).insert(SERVICE_ID, &text, token);
+            let names = (0..16).map(|role| format!("role number {role}").try_into().unwrap()).collect();
+            let identity = Arc::new(EvaluatedIdentity::fixture(names));
+            cached.keep(&identity);
+            assert!(cached.identity(identity.content, identity.evaluated_at).is_some(), "{roles} roles");
+        }
     }
 }

@@ -14,8 +14,8 @@ use crate::{
     },
 };
 use countersign_identity::{
-    AgentChanges, AgentHashKey, AgentStatus, Claims, KeySet, Permission, Revision, RoleGrant, Scope, ServiceId,
-    StatusWithCutoff, TrustScore, Versioned,
+    AgentChanges, AgentHashKey, AgentStatus, Claims, KeySet, KeyedGrant, Permission, Revision, RoleGrant, RoleId,
+    Scope, ServiceId, StatusWithCutoff, TrustScore, Versioned,
 };
 use prometheus::IntCounter;
 
@@ -49,6 +49,13 @@ fn cache() -> VerifiedTokens {
 
 fn agent_hash_key() -> AgentHashKey {
     AgentHashKey::from_bytes(&[7; 32]).unwrap()
+}
+
+/// The claims of an unbound token of an agent with these roles at the service.
+pub fn unbound_claims(roles: impl IntoIterator<Item = RoleGrant>) -> Claims {
+    let grants = roles.into_iter().map(|grant| KeyedGrant { key: agent_hash_key(), grant });
+    let claims = Claims { aud: ISSUER.to_owned().into(), roles: vec![], permissions: vec![], ..claims() };
+    claims.with_grants(grants, &AgentHashKey::from_bytes(&[8; 32]).unwrap())
 }
 
 fn unconfirmed_view() -> View {
@@ -204,6 +211,22 @@ fn routes_without_requirements_need_a_role_unless_they_allow_agents_without_one(
     assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &without_roles)), Some(Reason::NoRole));
     let allows_unassigned = Policy { allow_unassigned: true, ..Policy::default() };
     assert_eq!(reason(&decide_with_token(&view(), &allows_unassigned, &without_roles)), None);
+}
+
+#[test]
+fn unbound_token_has_the_roles_of_its_service() {
+    let settings = ServiceSettings { accepts_unbound: true, ..view().settings().clone() };
+    let accepting = view().apply(Delta { settings: Some(settings), ..Delta::default() });
+    let reader = Policy { require_roles: vec![role_name("reader")], ..Policy::default() };
+    let token = |roles: &[RoleId]| {
+        let grants = roles.iter().map(|role| RoleGrant { role: *role, until: None });
+        TestIssuer::new(1).sign(&unbound_claims(grants))
+    };
+    let other_role = RoleId::from_bits(99);
+    assert_eq!(reason(&decide_with_token(&accepting, &reader, &token(&[READER_ROLE_ID, other_role]))), None);
+    assert_eq!(reason(&decide_with_token(&accepting, &reader, &token(&[other_role]))), Some(Reason::NoRole));
+    let refused = reason(&decide_with_token(&view(), &reader, &token(&[READER_ROLE_ID])));
+    assert_eq!(refused, Some(Reason::TokenUnbound), "the service refuses unbound tokens");
 }
 
 #[test]

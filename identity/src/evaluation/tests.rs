@@ -1,13 +1,25 @@
 //! Tests of [`VerifiedIdentity::evaluate`], and of merging and pruning changes.
 
 use super::*;
-use crate::{Refusal, Scope, claims::tests::claims as token};
+use crate::{KeyedGrant, Refusal, Scope, claims::tests::claims as token};
 use proptest::prelude::*;
 
 const ISSUER: &str = "https://issuer.test";
 const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 const OTHER_SERVICE_ID: ServiceId = ServiceId::from_bits(2);
 const ISSUED_AT: i64 = 1_000_000;
+
+/// The key of a service.
+fn key(service: ServiceId) -> AgentHashKey {
+    AgentHashKey::derive(&[7; 32], service)
+}
+
+/// An unbound token of an agent with roles at some services.
+fn unbound(grants: &[(ServiceId, RoleGrant)]) -> Claims {
+    let roles = grants.iter().map(|(service, grant)| KeyedGrant { key: key(*service), grant: *grant });
+    let claims = Claims { aud: ISSUER.to_owned().into(), roles: vec![], permissions: vec![], ..token() };
+    claims.with_grants(roles, &key(ServiceId::from_bits(0)))
+}
 
 fn role_name(text: &str) -> RoleName {
     RoleName::try_from(text).unwrap()
@@ -56,6 +68,7 @@ impl EvaluationSetup {
             revision: Revision::new(self.revision),
             floor: Revision::new(self.floor),
             roles: &self.roles,
+            agent_hash_key: &key(SERVICE_ID),
             agent: Some(&self.agent),
             revoked: self.revoked,
         };
@@ -112,12 +125,57 @@ fn refuses_other_issuers_and_audiences() {
         setup.refusal(&Claims { aud: "anything".to_owned().into(), ..token() }, ISSUED_AT),
         Reason::TokenAudienceMismatch
     );
-    let unbound = Claims { aud: ISSUER.to_owned().into(), roles: vec![], permissions: vec![], ..token() };
-    assert!(setup.roles(&unbound).is_empty());
-    setup.agent.roles = Some(versioned(11, vec![grant(1, None)]));
-    assert_eq!(setup.roles(&unbound), ["reader"], "a role assigned later applies");
+    let unbound = unbound(&[(SERVICE_ID, grant(1, None))]);
+    assert_eq!(setup.roles(&unbound), ["reader"]);
     setup.accepts_unbound = false;
-    assert_eq!(setup.refusal(&unbound, ISSUED_AT), Reason::TokenUnbound);
+    assert_eq!(setup.refusal(&unbound, ISSUED_AT), Reason::TokenUnbound, "whatever the token contains");
+}
+
+#[test]
+fn unbound_token_has_the_roles_of_each_service() {
+    let mut setup = EvaluationSetup::default();
+    let with_role = unbound(&[(SERVICE_ID, grant(1, None)), (OTHER_SERVICE_ID, grant(2, None))]);
+    let identity = setup.evaluate(&with_role, ISSUED_AT).unwrap();
+    assert_eq!((identity.roles, identity.permissions), (vec![role_name("reader")], vec![permission("read")]));
+    assert!(setup.roles(&unbound(&[(OTHER_SERVICE_ID, grant(1, None))])).is_empty(), "the key of another service");
+    let without_role = unbound(&[]);
+    assert!(setup.roles(&without_role).is_empty());
+    setup.agent.roles = Some(versioned(10, vec![]));
+    assert_eq!(setup.roles(&with_role), ["reader"], "the token wins if the revisions are equal");
+    setup.agent.roles = Some(versioned(11, vec![]));
+    assert!(setup.roles(&with_role).is_empty(), "the role was revoked later");
+    setup.agent.roles = Some(versioned(11, vec![grant(2, None)]));
+    for token in [with_role, without_role] {
+        assert_eq!(setup.roles(&token), ["writer"], "roles that changed later replace those of the token");
+    }
+}
+
+#[test]
+fn unbound_token_means_the_id_of_a_role() {
+    let mut setup = EvaluationSetup::default();
+    let token = unbound(&[(SERVICE_ID, grant(1, None))]);
+    setup.roles = [role(1, "reader", &["peek"], 5)].into_iter().collect();
+    assert_eq!(setup.evaluate(&token, ISSUED_AT).unwrap().permissions, [permission("peek")], "the current definition");
+    // The creation revision shows that the name decides nothing, even where it would not refuse the role.
+    setup.roles = [role(3, "reader", &["read"], 5)].into_iter().collect();
+    assert!(setup.roles(&token).is_empty(), "the role was deleted, and created again with another id");
+    setup.roles = RoleTable::default();
+    assert!(setup.roles(&token).is_empty());
+    for revision in [9, 20] {
+        setup = EvaluationSetup { revision, ..EvaluationSetup::default() };
+        let of_unknown_role = unbound(&[(SERVICE_ID, grant(1, None)), (SERVICE_ID, grant(3, None))]);
+        assert_eq!(setup.roles(&of_unknown_role), ["reader"], "the table has no role 3 at revision {revision}");
+    }
+}
+
+#[test]
+fn claims_in_clear_count_only_in_tokens_for_the_service() {
+    let setup = EvaluationSetup::default();
+    let named = Claims { roles: vec![role_name("writer")], permissions: vec![permission("write")], ..unbound(&[]) };
+    let newer = EvaluationSetup { revision: 9, ..EvaluationSetup::default() };
+    assert!(setup.roles(&named).is_empty() && newer.roles(&named).is_empty());
+    let bound = Claims { aud: SERVICE_ID.to_string().into(), ..unbound(&[(SERVICE_ID, grant(1, None))]) };
+    assert!(setup.roles(&bound).is_empty(), "a token for the service names its roles");
 }
 
 #[test]
@@ -245,10 +303,15 @@ fn valid_until_is_the_first_time_at_which_the_identity_differs() {
     let grants = vec![grant(1, Some(ISSUED_AT + 7)), grant(2, Some(ISSUED_AT + 8)), grant(4, Some(ISSUED_AT + 2))];
     changed.agent.roles = Some(versioned(11, grants));
     let current = EvaluationSetup::default();
+    let of_unbound = [(1, Some(ISSUED_AT + 5)), (2, Some(ISSUED_AT + 9)), (4, Some(ISSUED_AT + 1))];
+    let unbound = unbound(&of_unbound.map(|(role, until)| (SERVICE_ID, grant(role, until))));
     for (case, setup, claims, ends) in [
         ("a token without ends", &current, &token(), [3600].as_slice()),
         ("roles of the token", &current, &claimed, &[5, 9, 3600]),
         ("a token newer than the data", &outdated, &claimed, &[5, 9, 3600]),
+        ("roles of an unbound token", &current, &unbound, &[5, 9, 3600]),
+        ("an unbound token newer than the data", &outdated, &unbound, &[5, 9, 3600]),
+        ("an unbound token, and roles that changed", &changed, &unbound, &[7, 8, 3600]),
         ("roles that changed", &changed, &claimed, &[7, 8, 3600]),
     ] {
         let mut start = ISSUED_AT;

@@ -4,7 +4,7 @@
 //! nothing, because the token has the same claims, and revocation is by `jti`.
 
 use super::*;
-use crate::{AgentId, P256PublicKey, Scope, TokenId};
+use crate::{AgentHashKey, AgentId, P256PublicKey, Scope, ServiceId, TokenId};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_text};
 use jsonwebtoken::{EncodingKey, Header};
@@ -28,14 +28,16 @@ fn public_key(seed: u8) -> P256PublicKey {
 }
 
 fn claims(token: u128) -> Value {
-    json!(Claims {
+    let padding = AgentHashKey::derive(&[7; 32], ServiceId::from_bits(0));
+    let claims = Claims {
         client_id: Some(AgentId::from_bits(7)),
         jti: TokenId::from_bits(token),
         until: [("reader".try_into().unwrap(), 1_000_100)].into(),
         scope: Some("read".into()),
         requested_scope: Scope::try_from("read write").ok(),
         ..crate::claims::tests::claims()
-    })
+    };
+    json!(claims.with_grants([], &padding))
 }
 
 fn sign(seed: u8, claims: &Value) -> String {

@@ -1,6 +1,7 @@
 //! Tests that API and sidecar have the same outcome after every change to an agent.
 
 mod fixture;
+mod unbound_roles;
 
 use countersign_tests::VerifyOutcome;
 use fixture::{Fixture, accepted, refused, seconds_from_now};

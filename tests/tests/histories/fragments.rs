@@ -3,10 +3,25 @@
 use crate::operation::{
     Operation, PERMISSIONS, ROLE_NAMES, RULE_SETS, Request, SERVICES, Status, any_index, operation,
 };
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, option, prelude::*, sample::select};
 
 pub fn histories() -> impl Strategy<Value = Vec<Operation>> {
-    vec(fragment(), 10..36).prop_map(|fragments| fragments.concat())
+    (option::of(unbound_login_with_roles()), vec(fragment(), 10..36))
+        .prop_map(|(first, fragments)| first.into_iter().chain(fragments).flatten().collect())
+}
+
+/// An agent that has not logged in for a service yet gets roles at both, and an unbound token. Later in a history, its login would be
+/// for the service of an earlier login.
+fn unbound_login_with_roles() -> impl Strategy<Value = Vec<Operation>> {
+    (0..ROLE_NAMES.len(), option::weighted(0.4, select(vec![10_u32, 700]))).prop_map(|(name, seconds)| {
+        let agent = 1;
+        vec![
+            Request::SetAcceptsUnbound { service: 1, accepted: true }.alone(),
+            Request::Assign { service: 0, agent, name, seconds }.alone(),
+            Request::assign(1, agent, name).alone(),
+            Request::login(agent, None).alone(),
+        ]
+    })
 }
 
 fn fragment() -> impl Strategy<Value = Vec<Operation>> {

@@ -297,12 +297,15 @@ impl Model {
             // If the sidecar's clock lags, a role that had expired when the token was issued may still be valid for the sidecar:
             // the claims do not contain such a role, but the sidecar's data may.
             let state = &self.states[known_state];
-            // An unbound token contains no roles: its agent only has them if they changed after the token was issued.
             let changed_at = state.roles_changed.get(&(service, token.agent));
-            let has_roles = token.service.is_some() || changed_at.is_some_and(|revision| *revision > token.rev);
+            let is_changed = changed_at.is_some_and(|revision| *revision > token.rev);
+            let may_have_roles =
+                if is_changed { BTreeSet::from([true]) } else { self.may_contain_roles(token, service) };
             for time in BTreeSet::from([now, now.max(issued_at)]) {
-                let roles = if has_roles { state.roles_of(service, token.agent, time) } else { BTreeSet::new() };
-                outcomes.push(self.accepted(token, (known_state, known_state), &roles));
+                for has_roles in &may_have_roles {
+                    let roles = if *has_roles { state.roles_of(service, token.agent, time) } else { BTreeSet::new() };
+                    outcomes.push(self.accepted(token, (known_state, known_state), &roles));
+                }
             }
         }
         if known_state < token.latest_state_at_issue {
@@ -311,10 +314,40 @@ impl Model {
             let latest = token.latest_state_at_issue;
             for (state, trust) in (issued..=latest).flat_map(|state| (state..=latest).map(move |trust| (state, trust)))
             {
-                outcomes.push(self.outcome_by_claims(token, service, (state, trust, known_state), now));
+                if token.service.is_some() {
+                    outcomes.push(self.outcome_by_claims(token, service, (state, trust, known_state), now));
+                } else {
+                    let roles = self.roles_by_grants(token, service, (state, known_state), now);
+                    for has_roles in self.may_contain_roles(token, service) {
+                        let roles = if has_roles { roles.clone() } else { BTreeSet::new() };
+                        outcomes.push(self.accepted(token, (trust, known_state), &roles));
+                    }
+                }
             }
         }
         outcomes
+    }
+
+    /// Whether the token contains the roles of its agent at a service. An unbound token contains them if the service accepted unbound
+    /// tokens when it was issued, and the setting may have changed meanwhile.
+    fn may_contain_roles(&self, token: &Token, service: usize) -> BTreeSet<bool> {
+        let issued = self.state_at(token.rev)..=token.latest_state_at_issue;
+        let accepted = |state: usize| !self.states[state].rejecting_unbound.contains(&service);
+        issued.map(|state| token.service.is_some() || accepted(state)).collect()
+    }
+
+    /// The roles of an unbound token whose grants come from a state. A verifier finds only the roles that it knows.
+    fn roles_by_grants(
+        &self,
+        token: &Token,
+        service: usize,
+        (state, known_state): (usize, usize),
+        now: i64,
+    ) -> BTreeSet<usize> {
+        let granted = self.states[state].roles_of(service, token.agent, now.max(token.issued_at * 1_000_000));
+        let known = &self.states[known_state].roles;
+        let is_known = |role: &usize| known.get(&(service, self.roles[*role].name)) == Some(role);
+        granted.into_iter().filter(is_known).collect()
     }
 
     /// The outcome according to the claims. If the token is not newer than the sidecar's view of the data, or one of
@@ -327,9 +360,6 @@ impl Model {
         (state, trust, known_state): (usize, usize, usize),
         now: i64,
     ) -> VerifyOutcome {
-        if token.service != Some(service) {
-            return self.accepted(token, (trust, known_state), &BTreeSet::new());
-        }
         let claimed = self.states[state].roles_of(service, token.agent, token.issued_at * 1_000_000);
         let at_now = self.states[state].roles_of(service, token.agent, now);
         let live: BTreeSet<_> = claimed.intersection(&at_now).copied().collect();

@@ -33,8 +33,9 @@ body! {
     /// A request for a challenge.
     ChallengeRequest {
         required "agentId" agent: UnparsedId<AgentId>,
-        /// The service that the tokens are for; its id becomes their `aud` claim. Default: the service of the agent's oldest
-        /// role that has not expired. An agent without roles gets tokens that are bound to no service.
+        /// The service that the tokens are for; its id becomes their `aud` claim. Default: the service of the agent's last
+        /// login that was for a service, if the agent still holds a role there; else the only service at which it holds a role;
+        /// else none. Tokens for no service are accepted by the services that accept unbound tokens, with the agent's roles at each.
         optional "serviceId" service: UnparsedId<ServiceId>,
     }
     /// A signed challenge.
@@ -48,7 +49,8 @@ body! {
     /// A refresh token to exchange for new tokens.
     RefreshRequest {
         required "refreshToken" token: String as schema::RefreshTokenSchema,
-        /// The service that the next access token is for. Default: the service of the login.
+        /// The service that the next access token is for. Default: the service of the login. If the login was for no service,
+        /// the default is that of a challenge.
         optional "serviceId" service: UnparsedId<ServiceId>,
     }
     /// A token to revoke.

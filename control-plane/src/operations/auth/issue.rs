@@ -5,6 +5,7 @@ use crate::{
     domain::{
         quota::{AUDIENCES_PER_AGENT, ExceededQuota},
         session::Session,
+        unbound_roles::RoleAtService,
     },
     keyring::{KeyringError, TokenSigner},
     operations::{Context, OperationError, signing_keys::published_keys},
@@ -14,12 +15,17 @@ use crate::{
         logins::{self, IssueRecord, LoginAgent, LoginBasis, LoginQuery},
         roles::HeldRole,
         token_audiences::{self, RECORDED_BEYOND_EXPIRY},
+        unbound_roles,
     },
 };
 use countersign_identity::{
-    AgentId, Audience, Claims, RoleName, Scope, ServiceId, Timestamp, TokenId, names_and_permissions, scope::scope_text,
+    AgentId, Audience, Claims, Grants, KeyedGrant, RoleName, Scope, ServiceId, Timestamp, TokenId,
+    names_and_permissions, scope::scope_text,
 };
 use std::sync::Arc;
+
+/// An id that no service has. Its key makes the padding in the grants of unbound tokens.
+const NO_SERVICE: ServiceId = ServiceId::from_bits(0);
 
 /// Locks an agent until the transaction ends, and reads what a login or refresh depends on.
 ///
@@ -35,6 +41,27 @@ pub(super) async fn lock_and_read(tx: &mut WriteTransaction, query: &LoginQuery)
 pub(super) async fn read_basis(context: &Context, query: &LoginQuery) -> Result<LoginBasis, StoreError> {
     let now = context.store.now();
     context.store.read_one(async |conn: &mut Conn| logins::read(conn, query, now).await).await
+}
+
+/// Lists the roles for the grants of an unbound token; none for a token for a service. Read `basis` before: the roles may be of a later
+/// revision than the token, and sidecars then replace them by the changes in between.
+pub(super) async fn list_unbound_roles(conn: &mut Conn, basis: &LoginBasis) -> Result<Vec<RoleAtService>, StoreError> {
+    match &basis.agent {
+        Some(agent) if basis.audience.is_none() => unbound_roles::list(conn, agent.id, basis.at).await,
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// Like [`list_unbound_roles`], outside of a transaction.
+pub(super) async fn read_unbound_roles(
+    context: &Context,
+    basis: &LoginBasis,
+) -> Result<Vec<RoleAtService>, StoreError> {
+    // A token for a service needs no connection.
+    if basis.audience.is_some() {
+        return Ok(Vec::new());
+    }
+    context.store.read_one(async |conn: &mut Conn| list_unbound_roles(conn, basis).await).await
 }
 
 /// Checks the quota of audiences of an agent whose lock the transaction holds. An audience with live tokens is always allowed.
@@ -76,6 +103,8 @@ pub(super) struct Grant<'a> {
     /// Whether the token has the claim `scope` even if no scope limits it.
     pub always_has_scope_claim: bool,
     pub basis: &'a LoginBasis,
+    /// The roles for the grants of an unbound token.
+    pub unbound_roles: &'a [RoleAtService],
     /// The service of the agent's last login, which may be this login.
     pub last_service: Option<ServiceId>,
 }
@@ -90,7 +119,9 @@ impl Grant<'_> {
         let recorded_until = (!is_recorded).then(|| expires_at.saturating_add(RECORDED_BEYOND_EXPIRY));
         let contact = audience.filter(|_| self.is_new_contact());
         let record = IssueRecord { issued_at, last_service: self.last_service, audience, recorded_until, contact };
-        (self.claims(context, id, expires_at), record)
+        let claims = self.claims(context, id, expires_at);
+        let claims = if audience.is_some() { claims } else { self.add_grants(context, claims) };
+        (claims, record)
     }
 
     /// Whether we record a contact, which makes the agent known to the service. If the agent did not name the service, we only
@@ -106,6 +137,13 @@ impl Grant<'_> {
         counts && last.is_none_or(|at| at.saturating_add(CONTACT_PRECISION) <= now)
     }
 
+    /// Adds the grants to the claims of an unbound token.
+    fn add_grants(&self, context: &Context, claims: Claims) -> Claims {
+        let secret = &context.agent_hash_secret;
+        let keyed = |role: &RoleAtService| KeyedGrant { key: secret.key_of(role.service), grant: role.grant };
+        claims.with_grants(self.unbound_roles.iter().map(keyed), &secret.key_of(NO_SERVICE))
+    }
+
     /// The claims of the token, with the agent's roles at the service, and the permissions of these roles as far as the scope has them.
     fn claims(&self, context: &Context, id: TokenId, expires_at: Timestamp) -> Claims {
         let Self { agent, session, audience, scope, always_has_scope_claim, basis, .. } = *self;
@@ -115,6 +153,13 @@ impl Grant<'_> {
         let until = basis.roles.iter().filter_map(expires_before_token).collect();
         let (roles, mut permissions) = names_and_permissions(basis.roles.iter().map(|role| &role.definition));
         permissions.retain(|permission| scope.is_none_or(|scope| scope.contains(permission)));
+        let scope_claim = match audience {
+            // The permissions of an unbound token are not known here, only their limit.
+            TokenAudience::Unbound => scope.map(ToString::to_string),
+            TokenAudience::Named(_) | TokenAudience::Default(_) => {
+                (always_has_scope_claim || scope.is_some()).then(|| scope_text(&permissions))
+            }
+        };
         let issuer = &context.config.issuer;
         Claims {
             iss: issuer.clone(),
@@ -129,10 +174,11 @@ impl Grant<'_> {
             rev: basis.position.revision,
             name: agent.name.to_string(),
             roles,
-            scope: (always_has_scope_claim || scope.is_some()).then(|| scope_text(&permissions)),
+            scope: scope_claim,
             permissions,
             trust_score: agent.trust,
             until,
+            grants: Grants::default(),
             requested_scope: scope.cloned(),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::{
     failed_logins::{emit_failed_login, login_failure_reason},
-    issue::{Grant, check_audiences, find_signer, lock_and_read, read_basis},
+    issue::{Grant, check_audiences, find_signer, list_unbound_roles, lock_and_read, read_basis, read_unbound_roles},
     revoke::end_sessions,
     signed_text::SignedText,
     tokens::{RequestedToken, TokenAudience},
@@ -13,6 +13,7 @@ use crate::{
         challenge::Challenge,
         client_assertion::{ClientAssertion, InvalidAssertion},
         session::{RefreshHashes, RefreshToken, Session},
+        unbound_roles::RoleAtService,
         webhook::event::{AuthenticatedEvent, Event, EventData},
     },
     operations::{Context, NotFound, OperationError, TokenPair, memory::BurstKey},
@@ -207,7 +208,9 @@ impl NewSession {
             read = read_basis(context, &self.query()).await?;
             &read
         };
-        let Ok((agent, session, claims, record)) = self.issue(context, basis) else { return Ok(None) };
+        let unbound_roles = read_unbound_roles(context, basis).await?;
+        let issued = self.issue(context, basis, &unbound_roles);
+        let Ok((agent, session, claims, record)) = issued else { return Ok(None) };
         let writes_more = !record.changes_only_the_agent() || basis.has_targets || is_first_of_public(agent);
         if writes_more || self.counts_sessions(context) {
             return Ok(None);
@@ -222,7 +225,8 @@ impl NewSession {
     async fn begin(&self, context: &Context) -> Result<Claims, OperationError> {
         let work = async |mut tx: WriteTransaction| {
             let basis = lock_and_read(&mut tx, &self.query()).await?;
-            let (agent, session, claims, record) = self.issue(context, &basis)?;
+            let unbound_roles = list_unbound_roles(tx.conn(), &basis).await?;
+            let (agent, session, claims, record) = self.issue(context, &basis, &unbound_roles)?;
             check_audiences(&mut tx, agent.id, &basis).await?;
             if !sessions::insert(tx.conn(), &session, &self.login.signed.single_use_id()).await? {
                 return Err(self.login.signed.reasons().used.into());
@@ -261,6 +265,7 @@ impl NewSession {
         &self,
         context: &Context,
         basis: &'a LoginBasis,
+        unbound_roles: &[RoleAtService],
     ) -> Result<(&'a LoginAgent, Session, Claims, IssueRecord), OperationError> {
         let VerifiedLogin { signed, requested, .. } = &self.login;
         let agent = check_login(signed, requested.service, basis)?;
@@ -284,6 +289,7 @@ impl NewSession {
             scope: session.scope.as_ref(),
             always_has_scope_claim: requested.always_has_scope_claim,
             basis,
+            unbound_roles,
             last_service: audience.last_service(agent.last_service),
         };
         let (claims, record) = grant.issue(context, self.token_id);

@@ -2,7 +2,7 @@
 
 use super::{
     failed_logins::emit_failed_login,
-    issue::{Grant, check_audiences, find_signer, lock_and_read, read_basis},
+    issue::{Grant, check_audiences, find_signer, list_unbound_roles, lock_and_read, read_basis, read_unbound_roles},
     revoke::end_sessions,
     tokens::{RequestedToken, TokenAudience},
 };
@@ -11,6 +11,7 @@ use crate::{
         agent::require_active,
         quota::{AUDIENCES_PER_SESSION, ExceededQuota},
         session::{RefreshToken, Session},
+        unbound_roles::RoleAtService,
         webhook::event::LoginFailureReason,
     },
     operations::{Context, NotFound, OperationError, TokenPair, memory::BurstKey},
@@ -141,7 +142,8 @@ impl Replacement {
             return Ok(None);
         }
         let basis = read_basis(context, &self.query()).await?;
-        let issued = self.issue(context, self.session.clone(), &basis);
+        let unbound_roles = read_unbound_roles(context, &basis).await?;
+        let issued = self.issue(context, self.session.clone(), &basis, &unbound_roles);
         let Ok((agent, session, claims, record)) = issued else { return Ok(None) };
         if !record.changes_only_the_agent() {
             return Ok(None);
@@ -156,8 +158,9 @@ impl Replacement {
     async fn refresh(&self, context: &Context) -> Result<Claims, OperationError> {
         let work = async |mut tx: WriteTransaction| {
             let basis = lock_and_read(&mut tx, &self.query()).await?;
+            let unbound_roles = list_unbound_roles(tx.conn(), &basis).await?;
             let session = sessions::find(tx.conn(), self.session.id).await?.ok_or(Reason::RefreshInvalid)?;
-            let (agent, session, claims, record) = match self.issue(context, session, &basis) {
+            let (agent, session, claims, record) = match self.issue(context, session, &basis, &unbound_roles) {
                 Err(reused) if is_reuse(&reused) => {
                     end_sessions(&mut tx, &[self.session.id]).await?;
                     // The transaction commits the end of the session. Its result is the refusal.
@@ -181,6 +184,7 @@ impl Replacement {
         context: &Context,
         mut session: Session,
         basis: &'a LoginBasis,
+        unbound_roles: &[RoleAtService],
     ) -> Result<(&'a LoginAgent, Session, Claims, IssueRecord), OperationError> {
         let agent = basis.agent.as_ref().ok_or(Reason::RefreshInvalid)?;
         // Reuse is checked first, because it must end the session. The status is checked before the other reasons: a suspension
@@ -214,6 +218,7 @@ impl Replacement {
             scope: scope.as_ref(),
             always_has_scope_claim: self.requested.always_has_scope_claim,
             basis,
+            unbound_roles,
             last_service: agent.last_service,
         };
         let (claims, record) = grant.issue(context, self.token_id);

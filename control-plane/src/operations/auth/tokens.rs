@@ -6,7 +6,7 @@ use crate::{
     operations::{Context, OperationError},
     store::{logins::LoginBasis, sessions},
 };
-use countersign_identity::{AgentId, Claims, Scope, ServiceId, scope::scope_text};
+use countersign_identity::{AgentId, Claims, Scope, ServiceId};
 use secrecy::SecretString;
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct TokenPair {
     /// Lifetime of the access token.
     pub expires_in: Duration,
     /// The permissions that the access token grants now, as a scope.
-    pub scope: String,
+    pub scope: Option<String>,
 }
 
 /// What a request asks of its access token.
@@ -44,7 +44,7 @@ impl TokenPair {
             access: signer.sign(claims)?.into(),
             refresh: refresh.reveal(),
             expires_in: context.config.access_token_lifetime,
-            scope: scope_text(&claims.permissions),
+            scope: claims.scope.clone(),
         })
     }
 }

@@ -76,6 +76,7 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
     let service = find_service(read.conn(), service).await?;
     let definitions = roles::list(read.conn(), service.id).await?;
     let table: RoleTable = definitions.into_iter().map(|role| role.definition).collect();
+    let agent_hash_key = context.agent_hash_secret.key_of(service.id);
     let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;
     let evaluation = EvaluationContext {
         service: service.id,
@@ -84,6 +85,7 @@ async fn read_verification(context: &Context, service: ServiceId, token: &str) -
         revision: position.revision,
         floor: position.floor,
         roles: &table,
+        agent_hash_key: &agent_hash_key,
         agent: changes.as_ref(),
         // An unknown agent has no session, so `is_revoked` would be true. We refuse its token below, with a better reason.
         revoked: changes.is_some() && is_revoked(read.conn(), claims).await?,
@@ -152,7 +154,8 @@ async fn agent_state(
     let Some(AgentState { agent, trust, status }) = agents::find_state(conn, claims.sub).await? else {
         return Ok(None);
     };
-    // An unbound token contains no roles. Like a sidecar, we add the roles only if they changed after the token was issued.
+    // An unbound token contains the roles that the agent had. Like a sidecar, we replace them only if they changed after the token was
+    // issued.
     let has_roles = claims.audience() != Some(Audience::Unbound)
         || feed::roles_changed_since(conn, agent, service, claims.rev).await?;
     let roles = if has_roles {

@@ -15,6 +15,7 @@ mod recipients;
 mod records;
 mod sidecars;
 mod subjects;
+mod unbound_roles;
 mod webhooks;
 
 use super::StoreFixture;
@@ -185,6 +186,7 @@ impl StoreFixture {
         self.oldest_revoked_keys_are_deleted().await;
         self.roles_return_what_was_written().await;
         self.assignments_return_what_was_written().await;
+        self.unbound_tokens_contain_the_roles_of_the_first_services().await;
         self.deleted_services_lose_what_depends_on_them().await;
         self.deleted_agents_keep_only_their_id().await;
         self.sessions_return_what_was_written().await;

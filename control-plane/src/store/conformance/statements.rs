@@ -6,7 +6,7 @@ use crate::store::{
     due_targets, engine, feed, group_commit, idempotency, known_agents, logins, master_keys, outbox, pools, postgres,
     purge, quotas, recent_changes, resource_uris, roles, row_lists::RowListStatement, schema::MIGRATIONS_TABLE,
     sealed_secrets, service_transfers, services, sessions, sidecars, signing_keys, sqlite_file, token_audiences,
-    totals, transfer, trust, unconfirmed_changes, unused_agents, webhook_cleanup, webhook_targets,
+    totals, transfer, trust, unbound_roles, unconfirmed_changes, unused_agents, webhook_cleanup, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -14,7 +14,7 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type StatementList = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-pub const COMMON_LISTS: [StatementList; 37] = [
+pub const COMMON_LISTS: [StatementList; 38] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
@@ -48,6 +48,7 @@ pub const COMMON_LISTS: [StatementList; 37] = [
     ("token_audiences.rs", "STATEMENTS", token_audiences::STATEMENTS),
     ("totals.rs", "STATEMENTS", totals::STATEMENTS),
     ("trust.rs", "STATEMENTS", trust::STATEMENTS),
+    ("unbound_roles.rs", "STATEMENTS", unbound_roles::STATEMENTS),
     ("unconfirmed_changes.rs", "STATEMENTS", unconfirmed_changes::STATEMENTS),
     ("unused_agents.rs", "STATEMENTS", unused_agents::STATEMENTS),
     ("webhook_cleanup.rs", "STATEMENTS", webhook_cleanup::STATEMENTS),
@@ -75,13 +76,14 @@ const POSTGRES_LISTS: [StatementList; 6] = [
 ];
 
 /// The statements with a list of rows, for both engines.
-pub const ROW_LISTS: [(&str, &[RowListStatement]); 7] = [
+pub const ROW_LISTS: [(&str, &[RowListStatement]); 8] = [
     ("assignments.rs", assignments::ROW_LISTS),
     ("changed_roles.rs", changed_roles::ROW_LISTS),
     ("feed.rs", feed::ROW_LISTS),
     ("outbox.rs", outbox::ROW_LISTS),
     ("services.rs", services::ROW_LISTS),
     ("sessions.rs", sessions::ROW_LISTS),
+    ("unbound_roles.rs", unbound_roles::ROW_LISTS),
     ("unused_agents.rs", unused_agents::ROW_LISTS),
 ];
 

@@ -1,7 +1,7 @@
 //! Property test: a cache with tokens of earlier checks changes no decision.
 
 use super::*;
-use countersign_identity::{RoleDefinition, RoleId};
+use countersign_identity::RoleDefinition;
 use countersign_mangle::cases_divided_by;
 use proptest::{collection::vec, prelude::*, sample::select};
 
@@ -110,6 +110,12 @@ fn after(view: &View, step: &Step, revision: Revision) -> View {
     view.apply(delta)
 }
 
+/// Roles of an unbound token. The definitions of the role with an end come and go.
+fn unbound_roles() -> [RoleGrant; 2] {
+    let until = Some(Timestamp::from_seconds(ISSUED_AT + 200));
+    [RoleGrant { role: READER_ROLE_ID, until: None }, RoleGrant { role: WRITER_ROLE_ID, until }]
+}
+
 /// Tokens with and without roles, with roles that end, newer than the first view, and unbound.
 fn tokens() -> Vec<String> {
     vec![
@@ -120,7 +126,11 @@ fn tokens() -> Vec<String> {
             claims.until = [(role_name("writer"), ISSUED_AT + 200)].into();
         }),
         token_with_claims(|claims| claims.rev = Revision::new(TOKEN_REVISION + 3)),
-        token_with_claims(|claims| claims.aud = ISSUER.to_owned().into()),
+        token_with_claims(|claims| *claims = unbound_claims([])),
+        token_with_claims(|claims| *claims = unbound_claims(unbound_roles())),
+        token_with_claims(|claims| {
+            *claims = Claims { rev: Revision::new(TOKEN_REVISION + 3), ..unbound_claims(unbound_roles()) };
+        }),
         token_with_claims(|claims| claims.roles.clear()),
     ]
 }

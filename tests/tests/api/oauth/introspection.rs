@@ -54,6 +54,28 @@ async fn introspection_gives_the_verdict_of_a_verification() {
 }
 
 #[tokio::test]
+async fn introspection_of_an_unbound_token_shows_the_roles_at_the_service() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    control.assign(&agent.id, &control.create_role("reader", &["read"]).await).await;
+    let (other, key) = control.create_service(json!({ "name": "other" })).await;
+    let role = json!({ "name": "writer", "permissions": ["write"] });
+    let created = control.api.send_as(&key, "POST", &format!("/services/{other}/roles"), role).await.expect(201);
+    let assignment = json!({ "roleId": created["roleId"] });
+    let path = format!("/services/{other}/agents/{}/roles", agent.id);
+    control.api.send_as(&key, "POST", &path, assignment).await.expect(200);
+
+    let tokens = log_in(&control, &agent, &[]).await.expect(200);
+    assert_eq!(tokens.get("scope"), None, "the response names no service's permissions");
+    let token = text(&tokens["access_token"]);
+    let active = introspect(&control, &token).await.expect(200);
+    assert_eq!((&active["aud"], &active["roles"]), (&active["iss"], &json!(["reader"])));
+    assert_eq!((&active["scope"], &active["permissions"]), (&json!("read"), &json!(["read"])));
+    let of_other = control.verify_at(&other, &key, &token).await.expect(200);
+    assert_eq!(of_other["agent"]["roles"], json!(["writer"]));
+}
+
+#[tokio::test]
 async fn only_services_may_introspect() {
     let control = ControlPlane::start().await;
     let token = Agent::register(&control, "agent").await.token().await;

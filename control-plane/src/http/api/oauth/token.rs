@@ -35,7 +35,9 @@ body! { form
         /// Required for `refresh_token`.
         optional "refresh_token" refresh_token: SecretString,
         /// The service that the tokens are for: its id, or one of its resource URIs (RFC 8707). Default: the service of the agent's
-        /// oldest role that has not expired, or for a refresh the service of the login.
+        /// last login that was for a service, if the agent still holds a role there; else the only service at which it holds a role;
+        /// else none. Tokens for no service are accepted by the services that accept unbound tokens, with the agent's roles at each.
+        /// For a refresh, the default is the service of the login, if it was for a service.
         optional "resource" resource: String,
         /// The same as `resource`.
         optional "audience" audience: String,
@@ -58,9 +60,11 @@ pub struct OAuthTokenResponse {
     expires_in: u64,
     #[schema(value_type = schema::RefreshTokenSchema)]
     refresh_token: String,
-    /// The permissions that the access token grants now, separated by spaces. Permissions with `"` or `\` are left out.
+    /// The permissions that the access token grants now, separated by spaces. Permissions with `"` or `\` are left out. For a token for
+    /// no service, the requested scope: each service finds its own roles in the token.
     #[schema(example = "invoices:read")]
-    scope: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    scope: Option<String>,
 }
 
 /// Request tokens (RFC 6749)
