@@ -142,7 +142,7 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
         return Err(usage("--sidecar does not name a Service and its namespace", expected));
     };
     let service_note = settings.service.as_ref().map_or_else(
-        || "Of several services, the sidecar uses the first one in `sync.keys`, unless a rule or its default names another.".to_owned(),
+        || "Of several services, the sidecar uses the first one in `sync.keys`, unless `settings.routes.default_service` or a rule names another.".to_owned(),
         |service| format!("If `sync.keys` begins with another service, set `settings.routes.default_service` of the chart to {service}."),
     );
     Ok(vec![
