@@ -211,14 +211,30 @@ mod tests {
         }
     }
 
+    /// TLS with all options that a target uses.
+    fn example_tls(target: Target) -> Option<SidecarTls> {
+        let option = |name: &str, value: &str| target.tls_options().contains(&name).then(|| value.to_owned());
+        let reference = if target.is_local() { "/tls/a.pem" } else { "example" };
+        let options = tls::TlsArgs {
+            sidecar_ca: option("sidecar-ca", reference),
+            sidecar_server_name: option("sidecar-server-name", "authz.example"),
+            client_certificate: option("client-certificate", reference),
+            client_key: option("client-key", reference),
+        };
+        options.parse(target, &SidecarAddress::Tcp("authz.example:9191".parse().unwrap())).unwrap()
+    }
+
     #[test]
     fn every_placeholder_has_a_value() {
         for target in Target::value_variants() {
-            let text = render(*target, &settings(target.is_local())).unwrap();
-            assert!(!text.contains("{{") && !text.contains("}}"), "{target:?}: {text}");
-            let is_too_long = |line: &str| line.len() > 132 && !line.trim_start().starts_with("regex:");
-            let untidy: Vec<_> = text.lines().filter(|line| is_too_long(line) || line.trim_end() != *line).collect();
-            assert!(untidy.is_empty(), "{target:?}: {untidy:?}");
+            for tls in [None, example_tls(*target)] {
+                let text = render(*target, &Settings { tls, ..settings(target.is_local()) }).unwrap();
+                assert!(!text.contains("{{") && !text.contains("}}"), "{target:?}: {text}");
+                let is_too_long = |line: &str| line.len() > 132 && !line.trim_start().starts_with("regex:");
+                let untidy: Vec<_> =
+                    text.lines().filter(|line| is_too_long(line) || line.trim_end() != *line).collect();
+                assert!(untidy.is_empty(), "{target:?}: {untidy:?}");
+            }
         }
     }
 
