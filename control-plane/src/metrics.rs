@@ -190,6 +190,8 @@ const fn occurs_in_control_plane(reason: Reason) -> bool {
             | Reason::ViewMissing
             | Reason::ViewStale
             | Reason::ServiceUnknown
+            | Reason::SyncKeyRemoved
+            | Reason::SyncKeyRefused
             | Reason::RuleInvalid
             | Reason::RequestInvalid
             | Reason::Internal

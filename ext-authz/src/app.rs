@@ -10,6 +10,8 @@ mod copies;
 mod credentials;
 mod explain_port;
 mod health;
+mod key_file;
+mod key_tasks;
 mod listener;
 mod offline;
 mod rules_file;
@@ -18,24 +20,24 @@ mod sync_endpoints;
 
 use crate::{
     check::{AuthorizationServer, Authorizer},
-    config::{CacheSettings, DenialSettings, HeaderSettings, ListenAddress, Settings, SyncSettings, TlsMode},
-    copy::CopyWriter,
+    config::{CacheSettings, DenialSettings, HeaderSettings, ListenAddress, Settings, TlsMode},
     decide::VerifiedTokens,
     metrics::Metrics,
     policy::PolicyCache,
     response::{HeaderNames, ResponseBuilder},
     rules::RuleSet,
-    sync::{AddressPlan, Authorization, FutureView, Instance, ProcessIdentity, StreamClient, SyncTarget},
-    view::{ApiKeyIndex, Views},
+    sync::Instance,
+    view::Views,
 };
 use arc_swap::ArcSwap;
-use copies::{CopyContext, CopyOfKey, create_copies};
+use copies::{Copies, CopyContext};
 use countersign_process::{
     Clock, Readiness, Rng, Shutdown, admin,
     file_reload::{self, FileReloader},
     server::{self, PlainText, PortSettings, TlsOnly},
 };
 use health::HealthService;
+use key_tasks::{KeyTaskFactory, KeyTasks};
 use listener::CheckListener;
 use staleness::StalenessMonitor;
 use std::{
@@ -47,7 +49,7 @@ use std::{
     time::Duration,
 };
 use tokio::{net::TcpListener, task::JoinSet};
-use tonic::{service::Routes, transport::Endpoint};
+use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 
 pub use offline::{OfflineAuthorizer, authorizer_from_copies, settings_problems};
@@ -96,9 +98,7 @@ impl AuthorizerError {
 /// A sidecar that has bound its ports and does not serve yet.
 pub struct App {
     authorizer: Authorizer,
-    /// A client for each API key, and the future that opens the copy of its view on disk; `None` if the sidecar uses no copies.
-    stream_clients: Vec<(StreamClient, Option<FutureView>)>,
-    copy_writers: Vec<CopyWriter>,
+    key_tasks: KeyTasks,
     staleness_monitor: StalenessMonitor,
     reloaders: Vec<FileReloader>,
     readiness: Readiness,
@@ -124,21 +124,36 @@ impl App {
         let readiness = Readiness::default();
         let (endpoints, ca_file) = sync_endpoints::create(&sync)?;
         let (endpoints, ca_reloader) = sync_endpoints::follow_ca_file(&sync, endpoints, ca_file, &metrics, &clock);
-        let authorizations = credentials::authorizations(&sync)?;
-        let keys_reloader = credentials::follow_keys_file(&sync, &authorizations, &metrics, &clock);
         let (rules, rules_reloader) = rules_file::load(&rules, &metrics, &clock)?;
         let (check_tls, tls_reloaders) = check_tls::create(&tls, &metrics, &clock)?.unzip();
         warn_about_clear_text(&listen.grpc, tls.mode);
+        let instance = Instance::draw(&*rng);
+        tracing::info!(%instance, "the list of sidecars shows this process by its instance; the last 8 digits are the number of the API key");
+        let authorizations = credentials::authorizations(&sync)?;
+        let context = CopyContext {
+            views: Arc::clone(&views),
+            metrics: Arc::clone(&metrics),
+            clock: Arc::clone(&clock),
+            instance,
+            interval: copy_interval,
+        };
+        let factory = KeyTaskFactory {
+            endpoints,
+            copies: Copies::open(&copy, &sync, &authorizations, context),
+            instance,
+            ping_interval: Duration::from_secs(sync.ping_seconds.into()),
+            staleness_limit: sync.staleness_limit(),
+            views: Arc::clone(&views),
+            metrics: Arc::clone(&metrics),
+            readiness: readiness.clone(),
+            clock: Arc::clone(&clock),
+            rng,
+        };
+        let (key_tasks, changes) = KeyTasks::new(&factory, &authorizations);
+        let default = routes.default_service;
+        let keys_reloader = credentials::follow_keys_file(&sync, default, authorizations, factory, changes, &metrics);
         let reloaders = ca_reloader.into_iter().chain(keys_reloader).chain(rules_reloader);
         let reloaders = reloaders.chain(tls_reloaders.unwrap_or_default()).collect();
-        let instance = Instance::draw(&*rng);
-        tracing::info!(%instance, "the list of sidecars shows this process by its instance; the last 8 digits are the index in sync.keys");
-        let context =
-            CopyContext { views: &views, metrics: &metrics, clock: &clock, instance, interval: copy_interval };
-        let copies = create_copies(&copy, &sync, &authorizations, &context);
-        let with_copies = authorizations.into_iter().zip(copies);
-        let (stream_clients, copy_writers) =
-            create_stream_clients(&sync, &endpoints, with_copies, &context, &readiness, &rng);
         let staleness_monitor = StalenessMonitor::new(Arc::clone(&views), readiness.clone(), Arc::clone(&clock));
         let authorizer = create_authorizer(&headers, &denials, &cache, views, rules, &metrics, clock);
         let check_listener = CheckListener::bind(&listen.grpc)
@@ -150,8 +165,7 @@ impl App {
             .map_err(|error| AuthorizerError::not_listening("listen.admin", admin, &error))?;
         Ok(Self {
             authorizer,
-            stream_clients,
-            copy_writers,
+            key_tasks,
             staleness_monitor,
             reloaders,
             readiness,
@@ -177,8 +191,7 @@ impl App {
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
         let Self {
             authorizer,
-            stream_clients,
-            copy_writers,
+            key_tasks,
             staleness_monitor,
             reloaders,
             readiness,
@@ -187,11 +200,7 @@ impl App {
             check_tls,
             admin_listener,
         } = self;
-        // The last checks need current data, too. So the sync clients and the writers of copies stop later than the ports.
-        let (stop_writers, stop_clients) = (Shutdown::default(), Shutdown::default());
-        let mut writers: JoinSet<()> = copy_writers.into_iter().map(|it| it.run(stop_writers.clone())).collect();
-        let mut tasks: JoinSet<()> =
-            stream_clients.into_iter().map(|(client, copy)| client.run(copy, stop_clients.clone())).collect();
+        let mut tasks = JoinSet::new();
         spawn_until_shutdown(&mut tasks, &shutdown, staleness_monitor.run());
         for reloader in reloaders {
             spawn_until_shutdown(&mut tasks, &shutdown, reloader.run(file_reload::POLL_INTERVAL));
@@ -206,13 +215,11 @@ impl App {
             readiness.clone(),
             shutdown.clone(),
         );
-        let checks_and_copies = async {
+        // The last checks need current data, too. So the tasks of the API keys stop later than the ports.
+        let stop_keys = Shutdown::default();
+        let checks_and_stop = async {
             checks.await?;
-            stop_writers.trigger();
-            join_all(&mut writers).await?;
-            // A client without a copy says that this sidecar no longer decides. No copy may be made after that, so the writers stop
-            // first.
-            stop_clients.trigger();
+            stop_keys.trigger();
             Ok::<(), AuthorizerError>(())
         };
         let admin = admin::serve(
@@ -223,13 +230,14 @@ impl App {
             metrics.ports.of_port("admin"),
             shutdown.clone(),
         );
-        let servers = async { tokio::try_join!(checks_and_copies, async { Ok(admin.await?) }) };
+        let servers =
+            async { tokio::try_join!(checks_and_stop, key_tasks.run(stop_keys.clone()), async { Ok(admin.await?) }) };
         tokio::select! {
             result = servers => {
                 result?;
                 join_all(&mut tasks).await
             }
-            // A task has panicked: for example a client, whose view would become stale. The process exits, so that it is restarted.
+            // A task has panicked. The process exits, so that it is restarted.
             Err(panic) = join_all(&mut tasks) => Err(panic),
         }
     }
@@ -311,35 +319,4 @@ fn create_authorizer(
         clock,
         last_extension_warning: AtomicU64::default(),
     }
-}
-
-/// Creates a client for each API key, with the future of the copy from which it may start, and the writers of all copies.
-fn create_stream_clients(
-    settings: &SyncSettings,
-    endpoints: &Arc<ArcSwap<Vec<Endpoint>>>,
-    with_copies: impl Iterator<Item = (Authorization, CopyOfKey)>,
-    context: &CopyContext<'_>,
-    readiness: &Readiness,
-    rng: &Arc<dyn Rng>,
-) -> (Vec<(StreamClient, Option<FutureView>)>, Vec<CopyWriter>) {
-    let CopyContext { views, metrics, clock, instance, interval: _ } = context;
-    let (mut clients, mut writers) = (Vec::new(), Vec::new());
-    for (index, (authorization, copy)) in with_copies.enumerate() {
-        let CopyOfKey { at_start, writer, progress, previous } = copy;
-        let key = ApiKeyIndex(index);
-        let target = SyncTarget {
-            endpoints: Arc::clone(endpoints),
-            authorization,
-            identity: ProcessIdentity { instance: instance.of_key(key), previous },
-            copy: progress,
-            ping_interval: Duration::from_secs(settings.ping_seconds.into()),
-            clock: Arc::clone(clock),
-        };
-        let addresses = AddressPlan::new(endpoints.load().len(), Arc::clone(rng));
-        let (views, metrics) = (Arc::clone(views), Arc::clone(metrics));
-        let limit = settings.staleness_limit();
-        clients.push((StreamClient::new(key, target, addresses, limit, views, metrics, readiness.clone()), at_start));
-        writers.extend(writer);
-    }
-    (clients, writers)
 }

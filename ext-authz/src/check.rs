@@ -118,6 +118,7 @@ impl Authorizer {
             Ok(view) => {
                 let time = CurrentTime { now: view.now(since_boot, || self.clock.now()), since_boot };
                 let decision = decide(&view, &policy, token_header.token, time, &self.cache);
+                let decision = self.explain_staleness(decision, &view);
                 // A refusal of the token comes first, so that nobody without a valid token finds out which tools the rule names.
                 let decision = if allows_message { decision } else { decision.or_deny(Reason::McpNotAllowed) };
                 (Some(view), decision)
@@ -126,7 +127,17 @@ impl Authorizer {
         };
         let is_dry_run = rule.is_some_and(|rule| rule.dry_run);
         let decision = if is_dry_run { decision.into_dry_run() } else { decision };
-        CheckOutcome { view, rule, policy: Some(policy), error: None, decision }
+        let service = service.or_else(|| self.views.default_service());
+        CheckOutcome { view, rule, policy: Some(policy), service, error: None, decision }
+    }
+
+    /// If a view is stale because the control plane refuses its API keys, the refusal says so: waiting for contact would not help.
+    fn explain_staleness(&self, decision: Decision, view: &View) -> Decision {
+        if decision.is_denied_because(Reason::ViewStale) && self.views.is_unknown(view.service()) {
+            Decision::Denied(Reason::SyncKeyRefused.into())
+        } else {
+            decision
+        }
     }
 
     /// Selects the policy of a request. If its route has any context extension besides `service_id`, the extensions alone are the

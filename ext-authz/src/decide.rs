@@ -96,6 +96,10 @@ impl Decision {
         }
     }
 
+    pub fn is_denied_because(&self, reason: Reason) -> bool {
+        matches!(self, Self::Denied(denial) if denial.refusal.reason == reason)
+    }
+
     /// Turns a denial into an allowed request without an identity, for a rule that is a dry run.
     #[must_use]
     pub fn into_dry_run(self) -> Self {

@@ -45,8 +45,9 @@ pub enum Verdict {
 /// every reason, so a new reason does not compile until its case is decided.
 const fn occurs(reason: Reason, service_is_known: bool) -> bool {
     match reason {
-        // A view that the control plane has not confirmed yet counts as missing, although its service is known.
-        Reason::ViewMissing => true,
+        // A view that the control plane has not confirmed yet counts as missing, although its service is known. The service of a refused
+        // API key is known if the key had a view.
+        Reason::ViewMissing | Reason::SyncKeyRefused => true,
         Reason::TokenMissing
         | Reason::TokenRepeated
         | Reason::TokenMalformed
@@ -69,6 +70,7 @@ const fn occurs(reason: Reason, service_is_known: bool) -> bool {
         | Reason::TrustTooLow
         | Reason::ViewStale => service_is_known,
         Reason::ServiceUnknown
+        | Reason::SyncKeyRemoved
         | Reason::PathAmbiguous
         | Reason::HostInvalid
         | Reason::McpRequestInvalid
@@ -272,6 +274,25 @@ impl Metrics {
         let label = [service.to_string()];
         self.stream_connected.with_label_values(&label).dec();
         self.stream_reconnects.with_label_values(&label).inc();
+    }
+
+    /// Records that the sidecar has ended a sync stream itself.
+    pub fn stream_closed(&self, service: ServiceId) {
+        self.stream_connected.with_label_values(&[service.to_string()]).dec();
+    }
+
+    /// Removes the gauges of a service whose last API key was removed. Its counters stay.
+    pub fn forget_service(&self, service: ServiceId) {
+        let label = [service.to_string()];
+        for gauge in [&self.stream_connected, &self.view_revision, &self.view_agents] {
+            // An error says that there is no such gauge.
+            let _ignored = gauge.remove_label_values(&label);
+        }
+        for gauge in [&self.view_confirmed, &self.clock_offset] {
+            let _ignored = gauge.remove_label_values(&label);
+        }
+        self.addresses.forget_service(&label);
+        self.copies.forget_service(&label);
     }
 
     /// Records that a sync stream could not be opened. The service of an API key is unknown until its first data arrives.

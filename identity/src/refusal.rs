@@ -164,6 +164,10 @@ reasons! {
         ViewStale = "view_stale", "The data from the control plane is too old to decide";
         /// The route names a service for which the sidecar has no API key.
         ServiceUnknown = "service_unknown", "The route names a service for which the sidecar has no API key";
+        /// The API key of the service was removed from the settings of the sidecar while the sidecar ran.
+        SyncKeyRemoved = "sync_key_removed", "The API key of this service was removed from the sidecar";
+        /// The control plane knows no API key that the sidecar has for the service.
+        SyncKeyRefused = "sync_key_refused", "The control plane refuses the sidecar's API key of this service";
         /// The context extensions of the route are invalid.
         RuleInvalid = "rule_invalid", "The rule of this route is invalid";
         /// The authorization request of the proxy has no HTTP attributes.

@@ -8,7 +8,11 @@ use crate::{
     view::{ApiKeyIndex, Views},
 };
 use countersign_process::Clock;
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 /// The parts that use the copy of one API key. All are `None` without copies. If the directory cannot be locked, only `progress` is
 /// set.
@@ -24,40 +28,103 @@ pub struct CopyOfKey {
 }
 
 /// What the copies of all API keys need from other modules.
-pub struct CopyContext<'a> {
-    pub views: &'a Arc<Views>,
-    pub metrics: &'a Arc<Metrics>,
-    pub clock: &'a Arc<dyn Clock>,
+pub struct CopyContext {
+    pub views: Arc<Views>,
+    pub metrics: Arc<Metrics>,
+    pub clock: Arc<dyn Clock>,
     /// The instance for the first API key, from which the instances for the other keys are made.
     pub instance: Instance,
     /// `copy::copy_interval`, except in tests.
     pub interval: fn(Duration) -> Duration,
 }
 
-/// Locks and prepares the directory for copies. Returns an item for each API key, in their order. Errors are only logged, because a
-/// sidecar works without copies, too.
-pub fn create_copies(
-    settings: &CopySettings,
-    sync: &SyncSettings,
-    authorizations: &[Authorization],
-    context: &CopyContext<'_>,
-) -> Vec<CopyOfKey> {
-    let without_copies = || authorizations.iter().map(|_| CopyOfKey::default()).collect();
-    let Some(path) = &settings.directory else { return without_copies() };
+/// The directory for the copies of all API keys, those that are added later included.
+pub struct Copies {
+    place: CopyPlace,
+    staleness_limit: Option<Duration>,
+    context: CopyContext,
+}
+
+enum CopyPlace {
+    /// There are no copies.
+    None,
+    Locked(CopyDirectory),
+    /// The directory cannot be locked, so it is neither read nor written.
+    NotLocked(PathBuf),
+}
+
+impl Copies {
+    /// Locks and prepares the directory for the copies of these API keys. Errors are only logged, because a sidecar works without
+    /// copies, too.
+    pub fn open(
+        settings: &CopySettings,
+        sync: &SyncSettings,
+        authorizations: &[Authorization],
+        context: CopyContext,
+    ) -> Self {
+        let place = settings.directory.as_deref().map_or(CopyPlace::None, |path| open(path, authorizations, &context));
+        Self { place, staleness_limit: sync.staleness_limit(), context }
+    }
+
+    /// The parts that use the copy of an API key.
+    pub fn of_key(&self, index: ApiKeyIndex, authorization: &Authorization) -> CopyOfKey {
+        match (&self.place, CopyKey::of(authorization)) {
+            (CopyPlace::Locked(directory), Some(key)) => self.in_directory(index, key, authorization, directory),
+            (CopyPlace::NotLocked(directory), Some(key)) => without_lock(directory, &key),
+            (CopyPlace::None, _) | (_, None) => CopyOfKey::default(),
+        }
+    }
+
+    fn in_directory(
+        &self,
+        index: ApiKeyIndex,
+        key: CopyKey,
+        authorization: &Authorization,
+        directory: &CopyDirectory,
+    ) -> CopyOfKey {
+        let CopyContext { views, metrics, clock, instance, interval } = &self.context;
+        let previous = directory.ended_writer_of(&key);
+        let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
+        let writer = CopyWriter {
+            index,
+            authorization: Arc::clone(authorization),
+            directory: directory.clone(),
+            interval: *interval,
+            instance: instance.of_key(index),
+            progress: Arc::clone(&progress),
+            views: Arc::clone(views),
+            metrics: Arc::clone(metrics),
+            clock: Arc::clone(clock),
+            state: WriterState::default(),
+        };
+        let at_start = Box::pin(view_without_contact(
+            index,
+            key,
+            directory.clone(),
+            self.staleness_limit,
+            Arc::clone(views),
+            Arc::clone(metrics),
+            Arc::clone(clock),
+        ));
+        CopyOfKey { at_start: Some(at_start), writer: Some(writer), progress: Some(progress), previous }
+    }
+}
+
+fn open(path: &Path, authorizations: &[Authorization], context: &CopyContext) -> CopyPlace {
     let keys: Option<Vec<_>> = authorizations.iter().map(CopyKey::of).collect();
     let Some(keys) = keys else {
         tracing::error!("copy.directory: no copies of views are read or written: their keys cannot be derived");
-        return without_copies();
+        return CopyPlace::None;
     };
-    let directory = match CopyDirectory::lock(path, &**context.clock) {
+    let directory = match CopyDirectory::lock(path, &*context.clock) {
         Ok(directory) => directory,
         Err(error) => {
             context.metrics.copies.write_failed();
             tracing::error!(path = %path.display(), %error, "copy.directory: no copies of views are read or written");
             return match error {
                 // The control plane learns from the other process how old its copies are, so our reports need not wait for them.
-                LockError::Held => without_copies(),
-                LockError::Io(_) => keys.iter().map(|key| without_lock(path, key)).collect(),
+                LockError::Held => CopyPlace::None,
+                LockError::Io(_) => CopyPlace::NotLocked(path.to_owned()),
             };
         }
     };
@@ -66,45 +133,7 @@ pub fn create_copies(
         let path = path.display();
         tracing::error!(%path, %error, "copy.directory: cannot prepare the directory for copies of views");
     }
-    let of_key = |(index, (key, authorization))| {
-        copy_of_key(ApiKeyIndex(index), key, authorization, &directory, sync.staleness_limit(), context)
-    };
-    keys.into_iter().zip(authorizations).enumerate().map(of_key).collect()
-}
-
-fn copy_of_key(
-    index: ApiKeyIndex,
-    key: CopyKey,
-    authorization: &Authorization,
-    directory: &CopyDirectory,
-    staleness_limit: Option<Duration>,
-    context: &CopyContext<'_>,
-) -> CopyOfKey {
-    let CopyContext { views, metrics, clock, instance, interval } = context;
-    let previous = directory.ended_writer_of(&key);
-    let progress = Arc::new(CopyProgress::new(directory.has_file(&key)));
-    let writer = CopyWriter {
-        index,
-        authorization: Arc::clone(authorization),
-        directory: directory.clone(),
-        interval: *interval,
-        instance: instance.of_key(index),
-        progress: Arc::clone(&progress),
-        views: Arc::clone(views),
-        metrics: Arc::clone(metrics),
-        clock: Arc::clone(clock),
-        state: WriterState::default(),
-    };
-    let at_start = Box::pin(view_without_contact(
-        index,
-        key,
-        directory.clone(),
-        staleness_limit,
-        Arc::clone(views),
-        Arc::clone(metrics),
-        Arc::clone(clock),
-    ));
-    CopyOfKey { at_start: Some(at_start), writer: Some(writer), progress: Some(progress), previous }
+    CopyPlace::Locked(directory)
 }
 
 /// The copy of a key in a directory that cannot be locked. If there is an old file, of unknown revision, this process cannot

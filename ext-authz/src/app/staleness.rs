@@ -53,6 +53,8 @@ impl StalenessMonitor {
         let is_served =
             |it: &ViewConfirmation| !it.is_refused && age(it, now).is_some_and(|age| age < it.max_staleness);
         let serves_any = confirmations.iter().any(is_served);
+        // A service whose API key was removed keeps nothing from being ready.
+        self.services.retain(|service, _| confirmations.iter().any(|it| it.service == *service));
         for confirmation in confirmations {
             // If one service is deleted or its key is revoked, the sidecar stays ready for the others.
             let affects_readiness = !(confirmation.is_refused && serves_any);

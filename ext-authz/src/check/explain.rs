@@ -95,7 +95,11 @@ impl Question {
             | Reason::HostInvalid
             | Reason::McpRequestInvalid
             | Reason::RequestInvalid => Self::Rule,
-            Reason::ServiceUnknown | Reason::ViewMissing | Reason::ViewStale => Self::View,
+            Reason::ServiceUnknown
+            | Reason::SyncKeyRemoved
+            | Reason::SyncKeyRefused
+            | Reason::ViewMissing
+            | Reason::ViewStale => Self::View,
             Reason::TokenMissing | Reason::TokenRepeated => Self::Token,
             Reason::TokenMalformed => Self::Form,
             Reason::TokenKeyUnknown => Self::Key,
@@ -227,7 +231,11 @@ impl Facts<'_> {
     fn detail(&self, question: Question, identity: Option<&VerifiedIdentity>) -> String {
         match question {
             Question::Rule => self.rule_detail(),
-            Question::View => self.outcome.view.as_ref().map_or_else(String::new, |view| self.view_detail(view)),
+            Question::View => match (&self.outcome.view, self.outcome.service) {
+                (Some(view), _) => self.view_detail(view),
+                (None, Some(service)) => format!("service {service}"),
+                (None, None) => "the default service, which is that of the first API key".to_owned(),
+            },
             Question::Token => match (self.token_header, &self.outcome.decision) {
                 (Some(name), _) => format!("in the header `{name}`"),
                 (None, Decision::Anonymous) => "none: the rule allows anonymous requests".to_owned(),

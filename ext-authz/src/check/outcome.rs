@@ -61,6 +61,8 @@ pub struct CheckOutcome<'r> {
     pub view: Option<Arc<View>>,
     pub rule: Option<&'r Rule>,
     pub policy: Option<Arc<Policy>>,
+    /// The service that the route names, or else the default service; `None` if it is not known.
+    pub service: Option<ServiceId>,
     /// What is wrong with the context extensions or the MCP message.
     pub error: Option<Cow<'static, str>>,
     pub decision: Decision,
@@ -68,7 +70,14 @@ pub struct CheckOutcome<'r> {
 
 impl From<Reason> for CheckOutcome<'_> {
     fn from(reason: Reason) -> Self {
-        Self { view: None, rule: None, policy: None, error: None, decision: Decision::Denied(reason.into()) }
+        Self {
+            view: None,
+            rule: None,
+            policy: None,
+            service: None,
+            error: None,
+            decision: Decision::Denied(reason.into()),
+        }
     }
 }
 

@@ -130,12 +130,6 @@ impl TryFrom<String> for SyncUrl {
 pub struct ApiKey(SecretString);
 
 impl ApiKey {
-    /// Parses the API keys in a file. As in the settings, commas or line ends separate them.
-    pub fn parse_list(text: &str) -> Result<Vec<Self>, &'static str> {
-        let keys = text.split([',', '\n']).map(str::trim).filter(|key| !key.is_empty());
-        keys.map(|key| key.to_owned().try_into()).collect()
-    }
-
     /// The API key in plain text, for the `authorization` metadata.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()

@@ -92,13 +92,16 @@ impl CopyWriter {
         }
     }
 
-    /// Writes the view if it is due, or removes the copy if the control plane does not know the API key. `is_last`: the process
-    /// stops.
+    /// Writes the view if it is due, or removes the copy if the API key was removed, or if the control plane does not know it.
+    /// `is_last`: the writer stops.
     async fn update(&mut self, is_last: bool) {
+        if !self.views.uses_key(self.index) {
+            return self.remove("its API key was removed").await;
+        }
         if self.views.is_key_unknown(self.index) {
             if !self.state.was_refused {
                 self.state.was_refused = true;
-                self.remove().await;
+                self.remove("the API key is refused").await;
             }
             return;
         }
@@ -169,7 +172,7 @@ impl CopyWriter {
         }
     }
 
-    async fn remove(&mut self) {
+    async fn remove(&self, reason: &str) {
         let Some(key) = CopyKey::of(&self.authorization) else { return };
         let (directory, path) = (self.directory.clone(), self.directory.path_of(&key));
         let removed = path.clone();
@@ -178,7 +181,7 @@ impl CopyWriter {
         match result.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
             Ok(()) => {
                 self.progress.removed();
-                tracing::warn!(key = self.index.0, %path, "removed the copy of the view: the API key is refused");
+                tracing::warn!(key = self.index.0, %path, "removed the copy of the view: {reason}");
             }
             Err(error) => tracing::error!(key = self.index.0, %path, %error, "cannot remove the copy of the view"),
         }

@@ -51,6 +51,11 @@ impl AddressMetrics {
         self.address.with_label_values(&[service.to_string()]).set(index);
     }
 
+    pub(super) fn forget_service(&self, label: &[String; 1]) {
+        // An error says that there is no such gauge.
+        let _ignored = self.address.remove_label_values(label);
+    }
+
     pub fn failed_over(&self, service: Option<ServiceId>, reason: FailoverReason) {
         self.failovers.with_label_values(&[&*service_label(service), reason.as_str()]).inc();
     }

@@ -68,6 +68,14 @@ impl CopyMetrics {
         self.writes.with_label_values(&["failed"]).inc();
     }
 
+    pub(super) fn forget_service(&self, label: &[String; 1]) {
+        // An error says that there is no such gauge.
+        let _ignored = self.confirmed.remove_label_values(label);
+        for gauge in [&self.bytes, &self.in_use] {
+            let _ignored = gauge.remove_label_values(label);
+        }
+    }
+
     /// Sets whether the checks of a service are decided with a copy on disk.
     pub fn in_use(&self, service: ServiceId, is_in_use: bool) {
         self.in_use.with_label_values(&[service.to_string()]).set(is_in_use.into());

@@ -28,13 +28,15 @@ fn only_possible_verdicts_have_series() {
         "request_invalid",
         "rule_invalid",
         "service_unknown",
+        "sync_key_refused",
+        "sync_key_removed",
         "view_missing",
     ];
     assert_eq!(reasons(NO_SERVICE), without_service.map(str::to_owned).into());
     let with_service = reasons(&SERVICE.to_string());
-    assert_eq!(with_service.len(), 25, "{with_service:?}");
+    assert_eq!(with_service.len(), 26, "{with_service:?}");
     let overlap: Vec<_> = without_service.iter().filter(|reason| with_service.contains(**reason)).collect();
-    assert_eq!(overlap, [&"dry_run", &"view_missing"]);
+    assert_eq!(overlap, [&"dry_run", &"sync_key_refused", &"view_missing"]);
 }
 
 #[test]
@@ -76,4 +78,26 @@ fn failed_attempts_and_lost_streams_are_counted_apart_for_each_service() {
         assert!(text.contains(&line), "{line}\n{text}");
     }
     assert!(!text.contains(r#"stream_reconnects_total{service="none"}"#), "{text}");
+}
+
+#[test]
+fn service_without_an_api_key_has_no_gauges() {
+    let metrics = Metrics::new().unwrap();
+    metrics.init_service(SERVICE);
+    metrics.stream_opened(SERVICE);
+    metrics.view_published(SERVICE, Revision::new(7), 1);
+    metrics.view_confirmed(SERVICE, Timestamp::from_micros(1));
+    metrics.clock_offset(SERVICE, 1);
+    metrics.addresses.in_use(SERVICE, 0);
+    metrics.copies.written(SERVICE, 1, Timestamp::from_micros(1));
+    metrics.copies.in_use(SERVICE, false);
+    metrics.stream_closed(SERVICE);
+    metrics.forget_service(SERVICE);
+    metrics.forget_service(SERVICE);
+    let text = exposed(&metrics);
+    let of_service: Vec<_> = text.lines().filter(|line| line.contains(&SERVICE.to_string())).collect();
+    assert!(
+        of_service.iter().all(|line| line.contains("_total{") || line.contains("check_duration")),
+        "{of_service:#?}"
+    );
 }

@@ -31,7 +31,8 @@ pub struct StreamClient {
     views: Arc<Views>,
     metrics: Arc<Metrics>,
     readiness: Readiness,
-    /// Keeps the sidecar from being ready until this API key has a confirmed view, or is refused while other services have one.
+    /// Keeps the sidecar from being ready until this API key has a confirmed view, or is refused while other services have one. `None`
+    /// for an API key that is added while the sidecar runs: its other services must not wait for the new one.
     readiness_guard: Option<ReadinessGuard>,
     /// The address that last confirmed the view.
     view_address: Option<usize>,
@@ -43,7 +44,7 @@ pub struct StreamClient {
 }
 
 impl StreamClient {
-    /// A client that has opened no stream yet. It keeps the sidecar from being ready.
+    /// A client that has opened no stream yet.
     pub fn new(
         key: ApiKeyIndex,
         target: SyncTarget,
@@ -53,7 +54,7 @@ impl StreamClient {
         metrics: Arc<Metrics>,
         readiness: Readiness,
     ) -> Self {
-        let mut client = Self {
+        Self {
             key,
             target,
             addresses,
@@ -66,18 +67,24 @@ impl StreamClient {
             key_refusals: KeyRefusals::default(),
             connected_service: None,
             streams: 0,
-        };
-        client.await_first_view();
-        client
+        }
     }
 
-    fn await_first_view(&mut self) {
+    /// Keeps the sidecar from being ready until this API key has a view.
+    pub fn await_first_view(&mut self) {
         self.readiness_guard = Some(self.readiness.register(format!("the first view of sync.keys[{}]", self.key.0)));
     }
 
     /// Receives the stream, and reopens it when it ends, until shutdown is requested. The caller requests shutdown after the last
     /// check and the last copy. `copy` is `None` if the settings name no directory for copies.
-    pub async fn run(mut self, mut copy: Option<FutureView>, shutdown: Shutdown) {
+    pub async fn run(mut self, copy: Option<FutureView>, shutdown: Shutdown) {
+        self.follow_streams(copy, shutdown).await;
+        if let Some(service) = self.connected_service {
+            self.metrics.stream_closed(service);
+        }
+    }
+
+    async fn follow_streams(&mut self, mut copy: Option<FutureView>, shutdown: Shutdown) {
         let mut stream_state = StreamState::resume(None, self.max_staleness);
         loop {
             let credentials = self.target.authorization.load_full();

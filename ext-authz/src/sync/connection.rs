@@ -30,7 +30,7 @@ const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 const OPEN_TIMEOUT_PINGS: u32 = 3;
 
 /// How long a client that stops waits for the control plane to end the stream.
-const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The value `Bearer <API key>`, marked as sensitive. When the file of the API key changes, it is replaced for the next connection.
 pub type Authorization = Arc<ArcSwap<MetadataValue<Ascii>>>;
@@ -120,7 +120,10 @@ impl SyncConnection {
         let (requests, request_stream) = Requests::new(target.copy.clone());
         requests.send_now(state.hello(target.identity, number))?;
         requests.send_now(state.ping(target.clock.since_boot())?)?;
-        let opened = timeout(target.ping_interval * OPEN_TIMEOUT_PINGS, connect(target, address, request_stream)).await;
+        let endpoint = target.endpoints.load().get(address).cloned();
+        let endpoint = endpoint.ok_or_else(|| StreamError::Connect("the address does not exist".to_owned()))?;
+        let connected = connect(endpoint, MetadataValue::clone(&target.authorization.load()), request_stream);
+        let opened = timeout(target.ping_interval * OPEN_TIMEOUT_PINGS, connected).await;
         let responses = opened.map_err(|_| StreamError::OpenTimeout)??;
         let mut ping_timer = interval(target.ping_interval);
         ping_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -169,16 +172,14 @@ impl SyncConnection {
     }
 }
 
-async fn connect(
-    target: &SyncTarget,
-    address: usize,
+pub(super) async fn connect(
+    endpoint: Endpoint,
+    authorization: MetadataValue<Ascii>,
     requests: mpsc::Receiver<FollowRequest>,
 ) -> Result<Streaming<FollowResponse>, StreamError> {
-    let endpoint = target.endpoints.load().get(address).cloned();
-    let endpoint = endpoint.ok_or_else(|| StreamError::Connect("the address does not exist".to_owned()))?;
     let channel = endpoint.connect().await.map_err(|error| StreamError::Connect(error_chain(&error)))?;
     let mut request = Request::new(ReceiverStream::new(requests));
-    request.metadata_mut().insert("authorization", MetadataValue::clone(&target.authorization.load()));
+    request.metadata_mut().insert("authorization", authorization);
     let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
     Ok(client.follow(request).await?.into_inner())
 }

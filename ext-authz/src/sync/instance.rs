@@ -8,8 +8,8 @@ use std::fmt;
 
 pub const INSTANCE_LEN: usize = 16;
 
-/// Identifies a process of the sidecar and one of its API keys: random bytes, which the process draws once, and the key's place in
-/// `sync.keys`. A key that replaces another one takes its place.
+/// Identifies a process of the sidecar and one of its API keys: random bytes, which the process draws once, and the key's number
+/// ([`ApiKeyIndex`]). A key that replaces another one takes its number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Instance([u8; INSTANCE_LEN]);
 

@@ -12,7 +12,9 @@ use std::{
 /// A view counts as current until another view of its service is confirmed more than this time later.
 const MAX_CONFIRMATION_LAG: Duration = Duration::from_secs(10);
 
-/// The index of an API key in the setting `sync.keys`. Each API key has a view of its own, even if two belong to one service.
+/// The number of an API key. The keys of `sync.keys` at the start have the numbers from 0, and each key that is added later has the next
+/// number. A key that replaces another key of its service takes its number. Each API key has a view of its own, even if two belong to one
+/// service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ApiKeyIndex(pub usize);
 
@@ -21,13 +23,22 @@ type ViewsByService = HashMap<ServiceId, Vec<(ApiKeyIndex, Arc<View>)>>;
 
 #[derive(Debug)]
 pub struct Views {
-    key_count: usize,
-    default_service: Option<ServiceId>,
-    by_service: ArcSwap<ViewsByService>,
+    current: ArcSwap<CurrentViews>,
     /// The API keys that an address of the control plane refused when they were last used. This affects readiness.
     refused_keys: Mutex<BTreeSet<ApiKeyIndex>>,
     /// The API keys that no address of the control plane knew when they were last used. Their copies on disk are not used.
     unknown_keys: Mutex<BTreeSet<ApiKeyIndex>>,
+}
+
+#[derive(Debug, Clone)]
+struct CurrentViews {
+    /// The API keys in the order of `sync.keys`.
+    keys: Vec<ApiKeyIndex>,
+    /// The service of routes that name none: that of the settings, or else that of the first API key. Once it is known, it never changes.
+    default_service: Option<ServiceId>,
+    by_service: ViewsByService,
+    /// The services whose last API key was removed from `sync.keys` since the start.
+    removed_services: BTreeSet<ServiceId>,
 }
 
 /// When the view that decides for a service was confirmed, and whether the control plane still accepts an API key of the service.
@@ -43,42 +54,93 @@ pub struct ViewConfirmation {
     pub max_staleness: Duration,
 }
 
-impl Views {
-    /// Begins without views. `default_service` is the service of routes that name none.
-    pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
-        Self {
-            key_count,
-            default_service,
-            by_service: ArcSwap::default(),
-            refused_keys: Mutex::default(),
-            unknown_keys: Mutex::default(),
-        }
+impl CurrentViews {
+    /// If no default service is known, and the first API key has a view, its service becomes the default.
+    fn set_default_service(&mut self) {
+        let of_first = self.keys.first().and_then(|first| self.view_of(*first));
+        self.default_service = self.default_service.or(of_first.map(|view| view.service()));
     }
 
-    /// Replaces the view of an API key. The key no longer counts as refused or unknown.
+    fn view_of(&self, key: ApiKeyIndex) -> Option<&Arc<View>> {
+        self.by_service.values().flatten().find(|(other, _)| *other == key).map(|(_, view)| view)
+    }
+
+    /// Removes views; a service without a view has no entry.
+    fn retain(&mut self, mut is_kept: impl FnMut(ApiKeyIndex, &View) -> bool) {
+        for views in self.by_service.values_mut() {
+            views.retain(|(key, view)| is_kept(*key, view));
+        }
+        self.by_service.retain(|_, views| !views.is_empty());
+    }
+}
+
+impl Views {
+    /// Begins without views, with the API keys from 0 to `key_count`. `default_service` is the service of routes that name none; without
+    /// it, that is the service of the first API key.
+    pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
+        let current = CurrentViews {
+            keys: (0..key_count).map(ApiKeyIndex).collect(),
+            default_service,
+            by_service: HashMap::new(),
+            removed_services: BTreeSet::new(),
+        };
+        Self { current: ArcSwap::from_pointee(current), refused_keys: Mutex::default(), unknown_keys: Mutex::default() }
+    }
+
+    /// Replaces the view of an API key. The key no longer counts as refused or unknown. Does nothing if the key was removed.
     pub fn publish(&self, key: ApiKeyIndex, view: &Arc<View>) {
-        self.by_service.rcu(|by_service| {
-            let mut by_service = HashMap::clone(by_service);
-            let views = by_service.entry(view.service()).or_default();
-            views.retain(|(other, _)| *other != key);
-            views.push((key, Arc::clone(view)));
-            by_service
+        self.current.rcu(|current| {
+            let mut next = CurrentViews::clone(current);
+            if next.keys.contains(&key) {
+                let views = next.by_service.entry(view.service()).or_default();
+                views.retain(|(other, _)| *other != key);
+                views.push((key, Arc::clone(view)));
+                next.set_default_service();
+            }
+            next
         });
         self.refused_keys().remove(&key);
         self.unknown_keys().remove(&key);
+    }
+
+    /// Uses these API keys, in this order, from now on, and drops the views of all others. `services` are the services of these keys. A
+    /// service whose view is dropped, and that is not among them, counts as removed.
+    pub fn change_keys(&self, keys: &[ApiKeyIndex], services: &BTreeSet<ServiceId>) {
+        self.current.rcu(|current| {
+            let mut next = CurrentViews { keys: keys.to_vec(), ..CurrentViews::clone(current) };
+            next.retain(|key, _| keys.contains(&key));
+            next.removed_services.extend(current.by_service.keys());
+            next.removed_services.retain(|it| !services.contains(it) && !next.by_service.contains_key(it));
+            next.set_default_service();
+            next
+        });
+        self.refused_keys().retain(|key| keys.contains(key));
+        self.unknown_keys().retain(|key| keys.contains(key));
+    }
+
+    /// Whether an API key was not removed.
+    pub fn uses_key(&self, key: ApiKeyIndex) -> bool {
+        self.current.load().keys.contains(&key)
+    }
+
+    /// The services whose last API key was removed.
+    pub fn removed_services(&self) -> Vec<ServiceId> {
+        self.current.load().removed_services.iter().copied().collect()
+    }
+
+    /// The service of routes that name none, if it is known.
+    pub fn default_service(&self) -> Option<ServiceId> {
+        self.current.load().default_service
     }
 
     /// Records that no address of the control plane knows an API key. If its view comes from a copy on disk, withdraws and returns it.
     pub fn mark_key_unknown(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
         self.unknown_keys().insert(key);
         let restored = self.of_key(key).filter(|view| view.is_restored())?;
-        self.by_service.rcu(|by_service| {
-            let mut by_service = HashMap::clone(by_service);
-            for views in by_service.values_mut() {
-                views.retain(|(other, view)| *other != key || !view.is_restored());
-            }
-            by_service.retain(|_, views| !views.is_empty());
-            by_service
+        self.current.rcu(|current| {
+            let mut next = CurrentViews::clone(current);
+            next.retain(|other, view| other != key || !view.is_restored());
+            next
         });
         Some(restored)
     }
@@ -88,16 +150,21 @@ impl Views {
         self.unknown_keys().contains(&key)
     }
 
+    /// Whether no address of the control plane knew any API key of a service when they were last used.
+    pub fn is_unknown(&self, service: ServiceId) -> bool {
+        let (current, unknown) = (self.current.load(), self.unknown_keys());
+        current.by_service.get(&service).is_some_and(|views| views.iter().all(|(key, _)| unknown.contains(key)))
+    }
+
     /// The latest view of an API key; `None` if it has none, or if the view was withdrawn.
     pub fn of_key(&self, key: ApiKeyIndex) -> Option<Arc<View>> {
-        let by_service = self.by_service.load();
-        let view = by_service.values().flatten().find(|(other, _)| *other == key);
-        view.map(|(_, view)| Arc::clone(view))
+        self.current.load().view_of(key).map(Arc::clone)
     }
 
     /// One view of each service, not always the newest. That suffices for metadata, which depends on the settings only.
     pub fn of_services(&self) -> Vec<Arc<View>> {
-        self.by_service.load().values().filter_map(|views| views.first()).map(|(_, view)| Arc::clone(view)).collect()
+        let current = self.current.load();
+        current.by_service.values().filter_map(|views| views.first()).map(|(_, view)| Arc::clone(view)).collect()
     }
 
     pub fn mark_key_refused(&self, key: ApiKeyIndex) {
@@ -106,7 +173,7 @@ impl Views {
 
     /// The confirmations of the views of all services, in the order of the API keys.
     pub fn confirmations(&self) -> Vec<ViewConfirmation> {
-        let (by_service, refused_keys) = (self.by_service.load(), self.refused_keys());
+        let (current, refused_keys) = (self.current.load(), self.refused_keys());
         let confirmation = |(service, views): (&ServiceId, &Vec<(ApiKeyIndex, Arc<View>)>)| {
             let view = newest_current_view(views)?;
             let mut keys: Vec<_> = views.iter().map(|(key, _)| *key).collect();
@@ -115,7 +182,7 @@ impl Views {
             let (confirmed_at, max_staleness) = (view.confirmed_at(), view.max_staleness());
             Some(ViewConfirmation { service: *service, keys, is_refused, confirmed_at, max_staleness })
         };
-        let mut confirmations: Vec<_> = by_service.iter().filter_map(confirmation).collect();
+        let mut confirmations: Vec<_> = current.by_service.iter().filter_map(confirmation).collect();
         confirmations.sort_unstable_by(|a, b| a.keys.cmp(&b.keys));
         confirmations
     }
@@ -133,23 +200,33 @@ impl Views {
         self.refused_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The view of the service that a route names, or else of the default service, or else of the only service.
+    /// The view of the service that a route names, or else of the default service.
     ///
-    /// Without such a view, the error is `ViewMissing` until all API keys have views, because a missing view may be of this
-    /// service. Once all API keys have views, the error is `ServiceUnknown`.
+    /// Without such a view, the error says why. While an API key has no view, the missing view may be of this service: then the error is
+    /// `SyncKeyRefused` if the control plane knows none of these keys, and else `ViewMissing`.
     pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
-        let by_service = self.by_service.load();
-        let all_keys_have_views = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
-        let service = match requested.or(self.default_service) {
-            Some(service) => service,
-            None if by_service.len() == 1 && all_keys_have_views => {
-                *by_service.keys().next().ok_or(Reason::Internal)?
-            }
-            None if all_keys_have_views => return Err(Reason::ServiceUnknown),
-            None => return Err(Reason::ViewMissing),
+        let current = self.current.load();
+        let Some(service) = requested.or(current.default_service) else {
+            // The default service is that of the first API key, which has no view.
+            return Err(self.absent(current.keys.iter().take(1)));
         };
-        let error = if all_keys_have_views { Reason::ServiceUnknown } else { Reason::ViewMissing };
-        by_service.get(&service).and_then(|views| newest_current_view(views)).ok_or(error)
+        if let Some(view) = current.by_service.get(&service).and_then(|views| newest_current_view(views)) {
+            return Ok(view);
+        }
+        if current.removed_services.contains(&service) {
+            return Err(Reason::SyncKeyRemoved);
+        }
+        Err(self.absent(current.keys.iter().filter(|key| current.view_of(**key).is_none())))
+    }
+
+    /// Why there is no view. `keys` are the API keys without a view to which it could belong.
+    fn absent<'k>(&self, keys: impl Iterator<Item = &'k ApiKeyIndex>) -> Reason {
+        let mut keys = keys.peekable();
+        if keys.peek().is_none() {
+            return Reason::ServiceUnknown;
+        }
+        let unknown = self.unknown_keys();
+        if keys.all(|key| unknown.contains(key)) { Reason::SyncKeyRefused } else { Reason::ViewMissing }
     }
 }
 
@@ -183,12 +260,62 @@ mod tests {
         let views = Views::new(2, None);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
         assert_eq!(views.resolve(None).unwrap_err(), Reason::ViewMissing);
-        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 1));
-        assert_eq!(views.resolve(Some(SERVICE_ID)).unwrap().service(), SERVICE_ID);
-        assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
         views.publish(ApiKeyIndex(1), &view(other, 10, 1));
+        assert_eq!(views.resolve(Some(other)).unwrap().service(), other);
+        assert_eq!(views.resolve(Some(SERVICE_ID)).unwrap_err(), Reason::ViewMissing);
+        assert_eq!(views.resolve(None).unwrap_err(), Reason::ViewMissing, "the service of the first key is not known");
+        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 1));
         assert_eq!(views.resolve(Some(ServiceId::from_bits(7))).unwrap_err(), Reason::ServiceUnknown);
-        assert_eq!(views.resolve(None).unwrap_err(), Reason::ServiceUnknown);
+        assert_eq!(views.resolve(None).unwrap().service(), SERVICE_ID, "the first key names the default service");
+    }
+
+    #[test]
+    fn default_service_of_the_settings_takes_precedence_over_the_first_key() {
+        let other = ServiceId::from_bits(99);
+        let views = Views::new(2, Some(other));
+        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 1));
+        assert_eq!(views.resolve(None).unwrap_err(), Reason::ViewMissing);
+        views.publish(ApiKeyIndex(1), &view(other, 10, 1));
+        assert_eq!(views.resolve(None).unwrap().service(), other);
+    }
+
+    #[test]
+    fn refusal_says_that_the_key_was_removed_until_the_service_has_another() {
+        let other = ServiceId::from_bits(99);
+        let views = Views::new(2, None);
+        views.publish(ApiKeyIndex(0), &view(SERVICE_ID, 10, 1));
+        views.publish(ApiKeyIndex(1), &view(other, 10, 1));
+        views.change_keys(&[ApiKeyIndex(0)], &BTreeSet::from([SERVICE_ID]));
+        assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::SyncKeyRemoved);
+        assert_eq!(views.resolve(None).unwrap().service(), SERVICE_ID);
+        assert_eq!(views.removed_services(), [other]);
+        assert!(!views.uses_key(ApiKeyIndex(1)) && views.of_key(ApiKeyIndex(1)).is_none());
+        views.publish(ApiKeyIndex(1), &view(other, 11, 2));
+        assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::SyncKeyRemoved, "a late message changes nothing");
+        views.change_keys(&[ApiKeyIndex(0), ApiKeyIndex(2)], &BTreeSet::from([SERVICE_ID, other]));
+        assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
+        views.publish(ApiKeyIndex(2), &view(other, 12, 3));
+        assert_eq!(views.resolve(Some(other)).unwrap().revision().number(), 12);
+    }
+
+    #[test]
+    fn refusal_says_that_the_control_plane_refuses_the_key() {
+        let other = ServiceId::from_bits(99);
+        let views = Views::new(2, None);
+        views.mark_key_unknown(ApiKeyIndex(0));
+        assert_eq!(views.resolve(None).unwrap_err(), Reason::SyncKeyRefused);
+        assert_eq!(
+            views.resolve(Some(other)).unwrap_err(),
+            Reason::ViewMissing,
+            "the other key may be of this service"
+        );
+        views.publish(ApiKeyIndex(1), &view(other, 10, 1));
+        assert_eq!(views.resolve(Some(SERVICE_ID)).unwrap_err(), Reason::SyncKeyRefused);
+        assert!(!views.is_unknown(other));
+        views.mark_key_unknown(ApiKeyIndex(1));
+        assert!(views.is_unknown(other) && views.resolve(Some(other)).is_ok());
+        views.change_keys(&[ApiKeyIndex(1)], &BTreeSet::new());
+        assert_eq!(views.resolve(None).unwrap().service(), other, "no default service was known before");
     }
 
     #[test]

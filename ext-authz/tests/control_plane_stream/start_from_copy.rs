@@ -117,7 +117,7 @@ async fn copy_is_withdrawn_only_when_every_address_refuses_the_key() {
     assert_eq!(fixture.sidecar.denial_reason(&fixtures::claims()).await, None, "one address may know the key");
     assert!(fixture.copy().is_some());
     fixture.addresses[1].refuse_key(&stream).await;
-    fixture.sidecar.wait_for_reason(&fixtures::claims(), Some("view_missing")).await;
+    fixture.sidecar.wait_for_reason(&fixtures::claims(), Some("sync_key_refused")).await;
     fixture.wait_until_removed().await;
     fixture.sidecar.stop().await;
 }

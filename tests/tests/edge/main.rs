@@ -19,6 +19,7 @@ mod proxy_configs;
 mod readiness;
 mod rotation;
 mod route_rules;
+mod second_service;
 mod sidecar;
 mod silent_streams;
 mod stream_limits;

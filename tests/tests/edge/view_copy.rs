@@ -178,7 +178,7 @@ async fn copy_of_a_refused_key_is_withdrawn_and_removed() {
     fixture.wait_for_check(200).await;
     let file = fixture.file();
     fixture.control.signal("CONT");
-    assert_eq!(fixture.wait_for_check(503).await, "view_missing");
+    assert_eq!(fixture.wait_for_check(503).await, "sync_key_refused");
     let removed = async || (!file.exists()).then_some(());
     eventually("the copy is removed", removed, || fixture.sidecar.log()).await;
     assert_eq!(fixture.sidecar.admin.get("/readyz").await.status, 503);
@@ -262,6 +262,9 @@ async fn explain_names_why_a_copy_cannot_be_used() {
     let (code, stdout, stderr) = explain_copy(&fixture, &other_keys, &["--context-extension", &service]);
     assert_eq!(code, Some(0), "{stdout}{stderr}");
     assert!(stderr.contains("sync.keys[1]: ") && stderr.contains("there is no copy"), "{stderr}");
+    let (code, stdout, _) = explain_copy(&fixture, &other_keys, &[]);
+    assert_eq!(code, Some(0), "the service of the first key is the default: {stdout}");
+    fs::write(&other_keys, format!("svc_sk_other\n{first}\n")).unwrap();
     let (code, stdout, _) = explain_copy(&fixture, &other_keys, &[]);
     assert_eq!((code, stdout.contains("view_missing")), (Some(3), true), "{stdout}");
     let mut corrupt = fs::read(fixture.file()).unwrap();

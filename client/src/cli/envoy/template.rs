@@ -96,7 +96,7 @@ fn cluster_type(address: &HostPort) -> &'static str {
 /// The lines that name the service for all routes of a virtual host. Envoy adds the context extensions that a route has.
 fn envoy_service_rule(service: &str) -> String {
     format!(
-        "                      # The service of these routes. A sidecar of one service needs no service_id.\n\
+        "                      # The service of these routes. The first service of a sidecar needs no service_id.\n\
          \x20                     typed_per_filter_config:\n\
          \x20                       envoy.filters.http.ext_authz:\n\
          \x20                         \"@type\": type.googleapis.com/envoy.extensions.filters.http.ext_authz.v3.ExtAuthzPerRoute\n\
@@ -142,8 +142,8 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
         return Err(usage("--sidecar does not name a Service and its namespace", expected));
     };
     let service_note = settings.service.as_ref().map_or_else(
-        || "A sidecar of several services needs the setting `routes.default_service`.".to_owned(),
-        |service| format!("A sidecar of several services needs `routes.default_service` = {service}."),
+        || "Of several services, the sidecar uses the first one in `sync.keys`, unless a rule names another.".to_owned(),
+        |service| format!("Of several services, the sidecar uses the first one in `sync.keys`: if it is not {service}, write rules."),
     );
     Ok(vec![
         ("service_note", service_note),
