@@ -7,6 +7,7 @@ mod existing;
 mod export;
 mod files;
 mod format;
+mod kubernetes;
 mod plan;
 mod secret_target;
 mod show;
@@ -18,6 +19,7 @@ use super::prelude::{Cause, CliError, CommandOutput, Context, ManagerArgs, Outpu
 use clap::{Args, ValueHint};
 use execute::execute;
 use files::Files;
+use kubernetes::{Kubernetes, SecretEntries};
 use plan::{PlanArgs, plan};
 use std::path::PathBuf;
 
@@ -44,6 +46,10 @@ pub struct ApplyArgs {
     exit_code: bool,
     #[command(flatten)]
     plan: PlanArgs,
+    /// The directory with `token`, `ca.crt` and `namespace` of the service account that writes the Secrets of `kubernetesSecret`
+    #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath,
+        default_value = "/var/run/secrets/kubernetes.io/serviceaccount")]
+    service_account: PathBuf,
     /// Print the JSON schema of the files
     #[arg(long, conflicts_with_all = ["files", "dry_run"])]
     print_schema: bool,
@@ -56,7 +62,13 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     let prunes = args.plan.prunes();
     let Files { services, managed_by } = files::read(&args.files, prunes)?;
     let access = existing::Access::open(context, &args.manager, &services).await?;
-    let existing = access.read(&services, prunes).await?;
+    let uses_kubernetes = services.iter().flat_map(|it| &it.keys).any(|key| key.kubernetes_secret.is_some());
+    let kubernetes = uses_kubernetes.then(|| Kubernetes::of_pod(&args.service_account)).transpose()?;
+    let secret_entries = match &kubernetes {
+        Some(kubernetes) => kubernetes.entries(&services).await?,
+        None => SecretEntries::default(),
+    };
+    let existing = access.read(&services, secret_entries, prunes).await?;
     let plan = plan(&services, &managed_by, &existing, &args.plan)?;
     for warning in &plan.warnings {
         context.messages.warning(warning);
@@ -74,7 +86,7 @@ pub async fn run(context: &Context, args: ApplyArgs) -> Result<CommandOutput, Cl
     if context.format() == OutputFormat::Text {
         output.print(OutputFormat::Text)?;
     }
-    let results = execute(context, &access, &plan).await;
+    let results = execute(context, &access, kubernetes.as_ref(), &plan).await;
     let failed = results.iter().filter(|result| result.is_err()).count();
     let summary = format!("{} of {} changes were made.", results.len() - failed, results.len());
     let error = (failed > 0).then(|| {

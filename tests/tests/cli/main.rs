@@ -19,6 +19,7 @@ mod generated_clients;
 mod human_login;
 mod human_login_errors;
 mod human_login_refresh;
+mod kubernetes_secrets;
 mod tenants;
 
 use countersign_tests::{ControlPlane, Shell};

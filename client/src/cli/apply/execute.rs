@@ -6,7 +6,8 @@
 use super::{
     existing::Access,
     format::{DeclaredKey, DeclaredRole, DeclaredWebhook},
-    plan::{Change, Plan, ServicePlan},
+    kubernetes::{EntryTarget, Kubernetes},
+    plan::{Change, Plan, ServicePlan, key_label},
     secret_target::SecretTarget,
     show::subject,
 };
@@ -31,12 +32,17 @@ type ChangeResult = Result<(), String>;
 
 /// Makes all changes. After a failure, changes that do not depend on it continue, but nothing is deleted: the objects that replace the
 /// deleted ones may be missing. The results are in the order of the plan.
-pub async fn execute(context: &Context, access: &Access, plan: &Plan) -> Vec<ChangeResult> {
+pub async fn execute(
+    context: &Context,
+    access: &Access,
+    kubernetes: Option<&Kubernetes>,
+    plan: &Plan,
+) -> Vec<ChangeResult> {
     let mut results = Vec::new();
     let mut targets = Vec::new();
     for service in &plan.services {
         let changes = service.without_deletions();
-        match ServiceTarget::open(context, access, service).await {
+        match ServiceTarget::open(context, access, kubernetes, service).await {
             Ok(mut target) => {
                 results.push(target.make_all(changes).await);
                 targets.push(Some(target));
@@ -71,6 +77,8 @@ fn named(service: &str, change: &Change, result: Result<(), CliError>) -> Change
 /// The service whose changes are made.
 struct ServiceTarget<'a> {
     context: &'a Context,
+    /// `None` if the files name no Kubernetes Secret.
+    kubernetes: Option<&'a Kubernetes>,
     plan: &'a ServicePlan,
     api: ServiceApi,
     role_ids: HashMap<String, String>,
@@ -78,13 +86,18 @@ struct ServiceTarget<'a> {
 
 impl<'a> ServiceTarget<'a> {
     /// Finds the service of a plan, or creates it if it does not exist.
-    async fn open(context: &'a Context, access: &Access, plan: &'a ServicePlan) -> Result<Self, CliError> {
+    async fn open(
+        context: &'a Context,
+        access: &Access,
+        kubernetes: Option<&'a Kubernetes>,
+        plan: &'a ServicePlan,
+    ) -> Result<Self, CliError> {
         let id = match &plan.id {
             Some(id) => id.clone(),
             None => create_service(context, access, plan).await?,
         };
         let api = access.api.service(&id, &access.credential);
-        Ok(Self { context, plan, api, role_ids: plan.role_ids.clone() })
+        Ok(Self { context, kubernetes, plan, api, role_ids: plan.role_ids.clone() })
     }
 
     /// Makes changes in order. Consecutive changes of assignments share requests.
@@ -144,7 +157,15 @@ impl<'a> ServiceTarget<'a> {
             }
             Change::DeleteWebhook { id, url: _ } => self.complete(async || api.webhooks().delete(id).await).await,
             Change::CreateKey { key, replaces } => self.create_key(key, replaces.as_deref()).await,
-            Change::RevokeKey { id, name: _ } => self.complete(async || api.revoke_key(id).await).await,
+            Change::RevokeKey { id, name: _, secrets } => {
+                self.complete(async || api.revoke_key(id).await).await?;
+                for secret in secrets {
+                    if let Some(kubernetes) = self.kubernetes {
+                        kubernetes.remove(secret, id).await?;
+                    }
+                }
+                Ok(())
+            }
         }
     }
 
@@ -225,7 +246,21 @@ impl<'a> ServiceTarget<'a> {
             }
             self.api.create_key(new).await
         };
-        self.request_secret(key.secret_file.as_deref(), request, |new| &new.api_key).await
+        let (Some(secret), Some(kubernetes)) = (&key.kubernetes_secret, self.kubernetes) else {
+            return self.request_secret(key.secret_file.as_deref(), request, |new| &new.api_key).await;
+        };
+        let label = key_label(&self.plan.name, &key.name);
+        let target = EntryTarget::create(kubernetes, secret, &label).await?;
+        match self.repeated(request).await {
+            Ok(made) => target.write(&made.api_key).await,
+            Err(error) => {
+                // Without an answer, the control plane may have made the key. With the annotation, the next run replaces it.
+                if matches!(error.cause, Cause::Api(ApiError::Refused { .. })) {
+                    target.discard().await;
+                }
+                Err(error)
+            }
+        }
     }
 
     /// Sends a request that returns a secret, and writes the secret to its file. Without a file, the secret is dropped: the user can make

@@ -1,7 +1,7 @@
 //! Reads services with their roles, role holders, webhooks and keys: `countersign apply` compares them with the files, and
 //! `countersign export` writes them to a file.
 
-use super::format::DeclaredService;
+use super::{format::DeclaredService, kubernetes::SecretEntries};
 use crate::cli::{args::ManagerArgs, context::Context, error::CliError};
 use countersign_client::{
     Api,
@@ -24,6 +24,8 @@ pub struct Existing {
     /// Whether the credential is an API key, which gives access to one service only.
     pub is_read_by_key: bool,
     pub read_at: Timestamp,
+    /// The Kubernetes Secrets that the files name.
+    pub secret_entries: SecretEntries,
 }
 
 /// A service with what belongs to it. `keys` is empty if the plan needs no API keys.
@@ -80,7 +82,12 @@ impl Access {
 
     /// Reads the services that the files declare, and the agents of the human user if a pattern needs them. With `prunes`, also
     /// reads all API keys, because `apply` may revoke some of them.
-    pub async fn read(&self, declared: &[DeclaredService], prunes: bool) -> Result<Existing, CliError> {
+    pub async fn read(
+        &self,
+        declared: &[DeclaredService],
+        secret_entries: SecretEntries,
+        prunes: bool,
+    ) -> Result<Existing, CliError> {
         let Self { api, credential, service_of_key, human: _ } = self;
         let has_patterns = declared.iter().flat_map(|it| &it.assignments).any(|it| it.pattern.is_some());
         if let Some(id) = service_of_key {
@@ -103,6 +110,7 @@ impl Access {
                 services_in_no_file: Vec::new(),
                 is_read_by_key: true,
                 read_at: clock::now(),
+                secret_entries,
             });
         }
         let mut services = Vec::new();
@@ -125,7 +133,14 @@ impl Access {
         } else {
             Vec::new()
         };
-        Ok(Existing { services, agents, services_in_no_file, is_read_by_key: false, read_at: clock::now() })
+        Ok(Existing {
+            services,
+            agents,
+            services_in_no_file,
+            is_read_by_key: false,
+            read_at: clock::now(),
+            secret_entries,
+        })
     }
 
     pub fn human_owns(&self, service: &Service) -> bool {

@@ -85,5 +85,10 @@ fn declared_webhook(webhook: Webhook) -> DeclaredWebhook {
 /// The declaration of a key; `None` if it is revoked or has a scope that this version does not know.
 fn declared_key(key: ListedKey) -> Option<DeclaredKey> {
     let scope = [KeyScope::Full, KeyScope::Sync].into_iter().find(|scope| scope.as_str() == key.scope)?;
-    key.revoked_at.is_none().then_some(DeclaredKey { name: key.name, scope, secret_file: None })
+    key.revoked_at.is_none().then_some(DeclaredKey {
+        name: key.name,
+        scope,
+        secret_file: None,
+        kubernetes_secret: None,
+    })
 }

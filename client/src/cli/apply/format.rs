@@ -128,6 +128,23 @@ pub struct DeclaredKey {
     /// The file for the API key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_file: Option<PathBuf>,
+    /// The Kubernetes Secret for the API key, instead of a file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubernetes_secret: Option<KubernetesSecret>,
+}
+
+/// An entry of a Kubernetes Secret, which has one API key per line.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct KubernetesSecret {
+    pub name: String,
+    #[serde(default = "default_entry")]
+    pub key: String,
+}
+
+/// The entry that the chart `countersign-ext-authz` reads by default.
+fn default_entry() -> String {
+    "keys".to_owned()
 }
 
 /// What an API key allows.
@@ -284,6 +301,9 @@ fn check_service(service: &DeclaredService) -> Result<(), String> {
         check_events(&webhook.events).map_err(|problem| format!("webhooks[{number}].{problem}"))?;
     }
     unique("keys", "name", keys.iter().map(|key| key.name.as_str()))?;
+    for (number, key) in keys.iter().enumerate() {
+        check_key(key).map_err(|problem| format!("keys[{number}].{problem}"))?;
+    }
     for (number, assignment) in assignments.iter().enumerate() {
         check_assignment(assignment).map_err(|problem| format!("assignments[{number}].{problem}"))?;
     }
@@ -305,6 +325,19 @@ fn check_events(events: &[String]) -> Result<(), String> {
         return Err(format!("events: {event} is no kind of event: {required}"));
     }
     unique("events", "kind", events.iter().map(String::as_str))
+}
+
+fn check_key(key: &DeclaredKey) -> Result<(), String> {
+    let DeclaredKey { name: _, scope: _, secret_file, kubernetes_secret } = key;
+    let Some(KubernetesSecret { name, key }) = kubernetes_secret else { return Ok(()) };
+    require(secret_file.is_none(), "kubernetesSecret: is set besides `secretFile`: delete one")?;
+    let is_name = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-.".contains(&byte);
+    let is_key = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    require(!name.is_empty() && name.bytes().all(is_name), "kubernetesSecret.name: must be the name of a Secret")?;
+    require(
+        !key.is_empty() && key.bytes().all(is_key),
+        "kubernetesSecret.key: must be a key of a Secret, such as `keys`",
+    )
 }
 
 fn check_assignment(assignment: &DeclaredAssignment) -> Result<(), String> {

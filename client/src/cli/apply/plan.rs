@@ -7,6 +7,7 @@ mod change;
 mod secrets;
 
 pub use change::{AssignmentState, Change};
+pub use secrets::key_label;
 
 use super::{
     existing::{Existing, ExistingService},
@@ -279,7 +280,11 @@ impl<'a> ServicePlanner<'a> {
             .keys
             .iter()
             .filter(to_prune)
-            .map(|it| Change::RevokeKey { id: it.key_id.clone(), name: it.name.clone() })
+            .map(|it| Change::RevokeKey {
+                id: it.key_id.clone(),
+                name: it.name.clone(),
+                secrets: self.existing.secret_entries.with_key(&it.key_id),
+            })
             .collect();
         self.changes.extend(roles.into_iter().chain(webhooks).chain(keys));
     }

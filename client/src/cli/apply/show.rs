@@ -153,7 +153,7 @@ fn line(change: &Change, new_managed_by: Option<&str>) -> Line {
             Line { fields: holders, ..deleted("role", name) }
         }
         Change::DeleteWebhook { id: _, url } => deleted("webhook", url),
-        Change::RevokeKey { id: _, name } => deleted("key", name),
+        Change::RevokeKey { id: _, name, secrets: _ } => deleted("key", name),
         Change::CreateWebhook(webhook) => new("webhook", &webhook.url, vec![("events", list(&webhook.events))]),
         Change::ChangeWebhook { id: _, managed_by: old_managed_by, from, to } => {
             let events = ("events", list(&from.events), list(&to.events));

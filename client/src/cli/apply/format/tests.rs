@@ -115,6 +115,7 @@ fn schema_has_the_fields_of_the_format() {
     service.roles[0].description = Some(String::new());
     service.webhooks[0].description = Some(String::new());
     service.webhooks[0].secret_file = Some("hook".into());
+    service.keys[0].kubernetes_secret = Some(KubernetesSecret { name: "guarded-services".into(), key: "keys".into() });
     let value = serde_json::to_value(&full).unwrap();
     let names = |object: &serde_json::Value| object.as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let properties = |name: &str| names(&schema["$defs"][name]["properties"]);

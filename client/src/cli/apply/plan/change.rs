@@ -1,6 +1,6 @@
 //! The changes of a plan.
 
-use crate::cli::apply::format::{DeclaredKey, DeclaredRole, DeclaredWebhook};
+use crate::cli::apply::format::{DeclaredKey, DeclaredRole, DeclaredWebhook, KubernetesSecret};
 use std::path::PathBuf;
 
 /// The properties of an assignment that a plan can change.
@@ -77,6 +77,8 @@ pub enum Change {
     RevokeKey {
         id: String,
         name: String,
+        /// The entries of Kubernetes Secrets that have a line with the key.
+        secrets: Vec<KubernetesSecret>,
     },
     CreateWebhook(DeclaredWebhook),
     ChangeWebhook {

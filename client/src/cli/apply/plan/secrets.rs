@@ -3,7 +3,7 @@
 use super::{Change, ServicePlanner, sorted};
 use crate::cli::{
     apply::{
-        format::{DeclaredKey, DeclaredWebhook},
+        format::{DeclaredKey, DeclaredWebhook, KubernetesSecret},
         secret_target::{SecretState, state},
     },
     error::CliError,
@@ -50,15 +50,15 @@ impl ServicePlanner<'_> {
 
     pub(super) fn plan_key(&mut self, declared: &DeclaredKey) -> Result<(), CliError> {
         let what = format!("service {}: the key {}", self.declared.name, declared.name);
-        let file = declared.secret_file.as_deref();
+        let (file, secret) = (declared.secret_file.as_deref(), declared.kubernetes_secret.as_ref());
         let managed_by = self.declared.managed_by.as_ref();
         let keys = self.found.into_iter().flat_map(|found| &found.keys);
         let with_name = keys.filter(|key| key.name == declared.name && key.revoked_at.is_none());
         // If several keys have the name, prefer the one that the files manage.
         let Some(key) = with_name.max_by_key(|key| key.managed_by.as_ref() == managed_by) else {
-            if file.is_none() {
+            if file.is_none() && secret.is_none() {
                 let problem = format!("{what} does not exist yet, and no secretFile is set, so nobody would get it");
-                let next = "set `secretFile`, or create the key with `countersign key create`";
+                let next = "set `secretFile` or `kubernetesSecret`, or create the key with `countersign key create`";
                 return Err(CliError::failed(problem).with_next(next));
             }
             Self::check_new_secret(&what, file)?;
@@ -75,11 +75,31 @@ impl ServicePlanner<'_> {
             let next = "give the key in the file another name, or revoke the key with `countersign key revoke`";
             return Err(CliError::failed(problem).with_next(next));
         }
-        if self.secret_to_replace(&what, file)?.is_some() {
+        let is_lost = match secret {
+            Some(secret) => self.is_lost(&what, secret, &key.key_id, &declared.name)?,
+            None => self.secret_to_replace(&what, file)?.is_some(),
+        };
+        if is_lost {
             let replaces = Some(key.key_id.clone());
             self.changes.push(Change::CreateKey { key: declared.clone(), replaces });
         }
         Ok(())
+    }
+
+    /// Whether an existing API key must be replaced, because its Kubernetes Secret does not have it.
+    fn is_lost(&self, what: &str, secret: &KubernetesSecret, key_id: &str, key: &str) -> Result<bool, CliError> {
+        match self.existing.secret_entries.state(secret, key_id, &key_label(&self.declared.name, key)) {
+            SecretState::Kept => Ok(false),
+            SecretState::Interrupted => Ok(true),
+            SecretState::Missing | SecretState::Impossible if self.args.replace_missing_secrets => Ok(true),
+            SecretState::Missing | SecretState::Impossible => {
+                let KubernetesSecret { name, key } = secret;
+                let problem = format!("{what} exists, but the entry {key} of the Secret {name} does not contain it");
+                let next =
+                    "delete `kubernetesSecret` if it is elsewhere, or pass --replace-missing-secrets to make another";
+                Err(CliError::failed(problem).with_next(next))
+            }
+        }
     }
 
     /// Refuses the path for a new secret if a file exists there already, or if none can be made there.
@@ -113,6 +133,11 @@ impl ServicePlanner<'_> {
             }
         }
     }
+}
+
+/// The label of an API key in the annotation of its Secret.
+pub fn key_label(service: &str, key: &str) -> String {
+    format!("{service}/{key}")
 }
 
 fn no_file(what: &str, file: &Path) -> CliError {
