@@ -93,7 +93,7 @@ PARTS = {
     "images": Part(1, ["Dockerfile", "docker-compose.yaml", "scripts/*image*", "scripts/*compose*"], targets=["check-image"]),
     "dependencies": Part(1, ["Cargo.*", "*/Cargo.toml", "deny.toml"], targets=["deny"]),
     "charts": Part(2, ["charts/*", "docs/run/kubernetes.md", "tests/charts/*", "*/config.default.toml"], targets=["charts"], needs="go"),
-    "cluster": Part(8, ["charts/*", "docs/run/kubernetes.md", "tests/charts/*"], targets=["cluster"], needs="go", attempt=NODE),
+    "cluster": Part(15, ["charts/*", "docs/run/kubernetes.md", "docs/run/master-key.md", "docs/run/second-service.md", "tests/charts/*"], targets=["cluster"], needs="go", attempt=NODE),
 }
 
 # The versions of Envoy before the newest one, with the tests that show that the configurations work there.
