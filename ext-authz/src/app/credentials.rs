@@ -122,7 +122,27 @@ impl KeyFollower {
         let (in_use, default) = (self.known_keys(), self.default_service());
         let known = in_file.iter().zip(&services).map(|(it, service)| KnownKey { key: &it.key, service: *service });
         let plan = key_file::plan(&in_use, &known.collect::<Vec<_>>(), default)?;
+        self.check_views(&plan, &services)?;
         Ok(self.change_to(in_file, &services, &plan))
+    }
+
+    /// Refuses to drop the only view of a service while the keys that remain have none: the next attempt may find one.
+    fn check_views(&self, plan: &KeyPlan, services: &[Option<ServiceId>]) -> Result<(), String> {
+        let has_view =
+            |index: &usize| self.in_use.get(*index).is_some_and(|key| self.factory.views.of_key(key.index).is_some());
+        let remaining = |index: &usize| plan.places.iter().any(|place| place.earlier() == Some(*index));
+        for dropped in (0..self.in_use.len()).filter(|index| !remaining(index) && has_view(index)) {
+            let service = self.in_use.get(dropped).and_then(|key| self.service_of(key));
+            let mut others = plan.places.iter().zip(services).filter(|(_, of)| **of == service).peekable();
+            let waits =
+                others.peek().is_some() && !others.any(|(place, _)| place.earlier().is_some_and(|it| has_view(&it)));
+            if let Some(service) = service.filter(|_| waits) {
+                return Err(format!(
+                    "the other API key of {service} has no view yet: its earlier key stays until then"
+                ));
+            }
+        }
+        Ok(())
     }
 
     fn known_keys(&self) -> Vec<KnownKey<'_>> {
@@ -178,17 +198,23 @@ impl KeyFollower {
                 }
             }
         });
+        let deadline = now.saturating_add(INQUIRY_TIMEOUT);
+        let mut unanswered = None;
         for key in keys {
-            let Ok(answer) = answers.recv_timeout(INQUIRY_TIMEOUT) else { break };
+            let left = deadline.saturating_sub(self.factory.clock.since_boot());
+            let Ok(answer) = answers.recv_timeout(left) else { break };
             match answer {
                 Ok(service) => self.answers.push((key, Ok(service), now)),
                 Err(error @ KeyInquiryError::Refused) => self.answers.push((key, Err(error.to_string()), now)),
                 // The next attempt asks again.
-                Err(error @ KeyInquiryError::Unanswered(_)) => return Err(error.to_string()),
+                Err(error @ KeyInquiryError::Unanswered(_)) => {
+                    unanswered = Some(error.to_string());
+                    break;
+                }
             }
         }
         inquiry.abort();
-        Ok(())
+        unanswered.map_or(Ok(()), Err)
     }
 
     /// Puts a plan into effect. Returns its description for the log.

@@ -63,6 +63,16 @@ pub enum Place {
     New,
 }
 
+impl Place {
+    /// The place of the key that this one is or replaces; `None` for a new one.
+    pub const fn earlier(self) -> Option<usize> {
+        match self {
+            Self::Kept(index) | Self::Replaces(index) => Some(index),
+            Self::New => None,
+        }
+    }
+}
+
 /// The keys after a change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeyPlan {

@@ -47,9 +47,14 @@ impl KeyTaskFactory {
         task
     }
 
-    /// The task of an API key that is added while the sidecar runs. The control plane knows this key, so no copy is needed.
+    /// The task of an API key that is added while the sidecar runs. The control plane knows this key, so no copy is needed. The sidecar is
+    /// not ready before the key has a view if it has no other view: then it was not ready before.
     pub fn create_later(&self, key: ApiKeyIndex, authorization: &Authorization) -> KeyTask {
-        KeyTask { copy: None, ..self.create(key, authorization) }
+        let mut task = self.create(key, authorization);
+        if !self.views.serves_any() {
+            task.client.await_first_view();
+        }
+        KeyTask { copy: None, ..task }
     }
 
     fn create(&self, key: ApiKeyIndex, authorization: &Authorization) -> KeyTask {

@@ -252,10 +252,10 @@ impl<'a> ServiceTarget<'a> {
         let label = key_label(&self.plan.name, &key.name);
         let target = EntryTarget::create(kubernetes, secret, &label).await?;
         match self.repeated(request).await {
-            Ok(made) => target.write(&made.api_key).await,
+            Ok(made) => target.write(&made.api_key, &self.plan.key_ids).await,
             Err(error) => {
                 // Without an answer, the control plane may have made the key. With the annotation, the next run replaces it.
-                if matches!(error.cause, Cause::Api(ApiError::Refused { .. })) {
+                if matches!(error.cause, Cause::Api(ApiError::Refused { status: ..500, .. })) {
                     target.discard().await;
                 }
                 Err(error)
@@ -277,7 +277,7 @@ impl<'a> ServiceTarget<'a> {
             (Ok(_), None) => Ok(()),
             (Err(error), secret_target) => {
                 // Without an answer, the control plane may have made the secret. With `PATH.pending`, the next run replaces it.
-                let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { .. }));
+                let is_refused = matches!(error.cause, Cause::Api(ApiError::Refused { status: ..500, .. }));
                 secret_target.filter(|_| is_refused).into_iter().for_each(SecretTarget::discard);
                 Err(error)
             }

@@ -89,13 +89,17 @@ struct Metadata {
 /// A change of an entry.
 #[derive(Clone, Copy)]
 enum Edit<'e> {
-    /// Nobody else makes this key meanwhile.
+    /// The key is about to be made.
     Begin {
         label: &'e str,
     },
     /// The control plane has made no key.
     Cancel,
-    Add(&'e SecretString),
+    Add {
+        key: &'e SecretString,
+        /// The ids of the earlier keys of the service. The key follows them, so that a rotation keeps the order of services.
+        earlier: &'e [String],
+    },
     Remove {
         key_id: &'e str,
     },
@@ -212,16 +216,28 @@ impl Edit<'_> {
     fn patch(self, read: &Secret, secret: &KubernetesSecret) -> Result<Value, CliError> {
         let version = &read.metadata.resource_version;
         let mut kept = lines(read, secret)?;
+        let annotation = read.metadata.annotations.get(PENDING);
         let pending = match self {
-            Self::Begin { label } => json!(label),
-            Self::Cancel | Self::Add(_) => Value::Null,
+            Self::Begin { label } => match annotation.filter(|pending| *pending != label) {
+                None => json!(label),
+                Some(other) => {
+                    let problem =
+                        format!("the Secret {} may lack the API key {other}: run the command again", secret.name);
+                    return Err(CliError::failed(problem));
+                }
+            },
+            Self::Cancel | Self::Add { .. } => Value::Null,
             // Another key may be pending.
-            Self::Remove { .. } => json!(read.metadata.annotations.get(PENDING)),
+            Self::Remove { .. } => json!(annotation),
         };
         let metadata = json!({ "resourceVersion": version, "annotations": { PENDING: pending } });
         match self {
             Self::Begin { .. } | Self::Cancel => return Ok(json!({ "metadata": metadata })),
-            Self::Add(key) => kept.push(key.clone()),
+            Self::Add { key, earlier } => {
+                let is_earlier = |line: &SecretString| key_id(line).is_some_and(|id| earlier.contains(&id));
+                let place = kept.iter().rposition(is_earlier).map_or(kept.len(), |last| last + 1);
+                kept.insert(place, key.clone());
+            }
             Self::Remove { key_id: removed } => kept.retain(|line| key_id(line).as_deref() != Some(removed)),
         }
         let text: String = kept.iter().flat_map(|line| [line.expose_secret(), "\n"]).collect();
@@ -238,7 +254,8 @@ fn lines(read: &Secret, secret: &KubernetesSecret) -> Result<Vec<SecretString>, 
         CliError::failed(problem).with_next("name another `key`: this one would be lost")
     };
     let text = decoded.ok_or_else(no_text)?;
-    Ok(text.lines().map(str::trim).filter(|line| !line.is_empty()).map(SecretString::from).collect())
+    // As the sidecar reads it: commas separate keys, too.
+    Ok(text.split(['\n', ',']).map(str::trim).filter(|line| !line.is_empty()).map(SecretString::from).collect())
 }
 
 /// The id of the API key in a line, which is no secret.
@@ -267,8 +284,9 @@ impl<'k> EntryTarget<'k> {
         Ok(Self { kubernetes, secret })
     }
 
-    pub async fn write(self, key: &SecretString) -> Result<(), CliError> {
-        self.kubernetes.edit(self.secret, Edit::Add(key)).await
+    /// `earlier` are the ids of the earlier keys of the service.
+    pub async fn write(self, key: &SecretString, earlier: &[String]) -> Result<(), CliError> {
+        self.kubernetes.edit(self.secret, Edit::Add { key, earlier }).await
     }
 
     /// Callers use it if the control plane made no key.
@@ -310,12 +328,16 @@ mod tests {
     }
 
     #[test]
-    fn key_is_added_as_the_last_line_and_removed_by_its_id() {
+    fn key_is_added_after_earlier_keys_of_its_service_and_removed_by_its_id() {
         let key = SecretString::from(format!("svc_sk_{ID}secret"));
-        let (metadata, data) = patched("svc_sk_first\n\nsvc_sk_second", Edit::Add(&key));
+        let (metadata, data) = patched("svc_sk_first\n\nsvc_sk_second", Edit::Add { key: &key, earlier: &[] });
         assert_eq!(metadata, json!({ "resourceVersion": "7", "annotations": { PENDING: null } }));
         assert_eq!(data.unwrap(), format!("svc_sk_first\nsvc_sk_second\nsvc_sk_{ID}secret\n"));
+        let other = SecretString::from("svc_sk_new");
         let id = format!("key_{ID}");
+        let add = Edit::Add { key: &other, earlier: std::slice::from_ref(&id) };
+        let (_, data) = patched(&format!("svc_sk_{ID}secret,svc_sk_second"), add);
+        assert_eq!(data.unwrap(), format!("svc_sk_{ID}secret\nsvc_sk_new\nsvc_sk_second\n"));
         let (metadata, data) = patched(&format!("svc_sk_{ID}secret\nsvc_sk_second\n"), Edit::Remove { key_id: &id });
         assert_eq!(data.as_deref(), Some("svc_sk_second\n"));
         assert_eq!(metadata["annotations"][PENDING], "Shop/other", "another key is being made");
@@ -323,8 +345,10 @@ mod tests {
 
     #[test]
     fn annotation_changes_no_data() {
-        let (metadata, data) = patched("svc_sk_first", Edit::Begin { label: "Shop/sidecar" });
-        assert_eq!((&metadata["annotations"][PENDING], data), (&json!("Shop/sidecar"), None));
+        let (metadata, data) = patched("svc_sk_first", Edit::Begin { label: "Shop/other" });
+        assert_eq!((&metadata["annotations"][PENDING], data), (&json!("Shop/other"), None));
+        let error = Edit::Begin { label: "Shop/sidecar" }.patch(&stored(""), &entry()).unwrap_err();
+        assert!(error.to_string().contains("may lack the API key Shop/other"), "{error}");
         assert_eq!(patched("", Edit::Cancel).0["annotations"][PENDING], Value::Null);
     }
 

@@ -60,6 +60,8 @@ pub struct ServicePlan {
     pub managed_by: Option<String>,
     /// The ids of the existing roles, by name.
     pub role_ids: HashMap<String, String>,
+    /// The ids of the existing API keys that the plan needs.
+    pub key_ids: Vec<String>,
     /// The changes. Deletions come last.
     pub changes: Vec<Change>,
 }
@@ -116,6 +118,7 @@ pub fn plan(
                 .flat_map(|found| &found.roles)
                 .map(|role| (role.name.clone(), role.role_id.clone()))
                 .collect(),
+            key_ids: found.into_iter().flat_map(|found| &found.keys).map(|key| key.key_id.clone()).collect(),
             changes: planner.changes,
         });
     }
@@ -133,6 +136,7 @@ pub fn plan(
             id: Some(service_id.clone()),
             managed_by: managed_by.clone(),
             role_ids: HashMap::new(),
+            key_ids: Vec::new(),
             changes: vec![Change::DeleteService],
         });
     }

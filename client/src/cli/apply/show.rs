@@ -23,7 +23,7 @@ pub fn text(plan: &Plan) -> String {
 }
 
 fn service_text(service: &ServicePlan) -> String {
-    let ServicePlan { name, id, managed_by, role_ids: _, changes } = service;
+    let ServicePlan { name, id, managed_by, role_ids: _, key_ids: _, changes } = service;
     let id = id.as_deref().unwrap_or("new");
     let lines: String = changes.iter().map(|change| line_text(&line(change, managed_by.as_deref()))).collect();
     format!("service {name} ({id})\n{lines}")

@@ -22,7 +22,7 @@ pub struct TlsArgs {
     #[arg(long, value_name = "HOST", value_parser = dns_name)]
     pub sidecar_server_name: Option<String>,
     /// The certificate of the proxy, if the sidecar requires one. For Envoy, a PEM file; for Istio, the Secret of --sidecar-ca, with the
-    /// keys tls.crt and tls.key, too; for Envoy Gateway, a Secret of type kubernetes.io/tls in the namespace of your service
+    /// keys tls.crt and tls.key, too; for Envoy Gateway, a Secret of type kubernetes.io/tls in the namespace of the Gateway
     #[arg(long, value_name = "FILE|NAME")]
     pub client_certificate: Option<String>,
     /// For Envoy: the PEM file with the private key of --client-certificate
