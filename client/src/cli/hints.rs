@@ -155,8 +155,7 @@ fn hint_for_reason(reason: &str) -> Option<&'static str> {
         "token_audience_mismatch" | "token_unbound" => "countersign agent login --service SERVICE",
         "token_expired" | "token_superseded" | "token_revoked" | "token_key_unknown" => LOGIN,
         "no_role" => {
-            "ask the service for a role: countersign role assign ROLE AGENT. Has the agent one? Then log in for the service: \
-             countersign agent login --service SERVICE"
+            "ask the service for a role: countersign role assign ROLE AGENT. If the agent has one, name the service at the login"
         }
         "role_missing" | "permission_missing" => "ask the service for a role: countersign role assign ROLE AGENT",
         "token_scope_insufficient" => "log in with a wider scope, or without one: countersign agent login --oauth",

@@ -143,7 +143,7 @@ fn kubernetes_values(settings: &Settings) -> Result<Values, CliError> {
     };
     let service_note = settings.service.as_ref().map_or_else(
         || "Of several services, the sidecar uses the first one in `sync.keys`, unless `settings.routes.default_service` or a rule names another.".to_owned(),
-        |service| format!("If `sync.keys` begins with another service, set `settings.routes.default_service` of the chart to {service}."),
+        |service| format!("Unless `sync.keys` begins with {service}, set `settings.routes.default_service`."),
     );
     Ok(vec![
         ("service_note", service_note),
