@@ -120,33 +120,23 @@ impl KeyFollower {
         let in_file = key_file::parse(content)?;
         let services = self.services_of(&in_file)?;
         let (in_use, default) = (self.known_keys(), self.default_service());
-        let known = in_file.iter().zip(&services).map(|(it, service)| KnownKey { key: &it.key, service: *service });
+        let known = in_file.iter().zip(&services).map(|(it, service)| KnownKey {
+            key: &it.key,
+            service: *service,
+            has_view: false,
+        });
         let plan = key_file::plan(&in_use, &known.collect::<Vec<_>>(), default)?;
-        self.check_views(&plan, &services)?;
         Ok(self.change_to(in_file, &services, &plan))
     }
 
-    /// Refuses to drop the only view of a service while the keys that remain have none: the next attempt may find one.
-    fn check_views(&self, plan: &KeyPlan, services: &[Option<ServiceId>]) -> Result<(), String> {
-        let has_view =
-            |index: &usize| self.in_use.get(*index).is_some_and(|key| self.factory.views.of_key(key.index).is_some());
-        let remaining = |index: &usize| plan.places.iter().any(|place| place.earlier() == Some(*index));
-        for dropped in (0..self.in_use.len()).filter(|index| !remaining(index) && has_view(index)) {
-            let service = self.in_use.get(dropped).and_then(|key| self.service_of(key));
-            let mut others = plan.places.iter().zip(services).filter(|(_, of)| **of == service).peekable();
-            let waits =
-                others.peek().is_some() && !others.any(|(place, _)| place.earlier().is_some_and(|it| has_view(&it)));
-            if let Some(service) = service.filter(|_| waits) {
-                return Err(format!(
-                    "the other API key of {service} has no view yet: its earlier key stays until then"
-                ));
-            }
-        }
-        Ok(())
-    }
-
     fn known_keys(&self) -> Vec<KnownKey<'_>> {
-        self.in_use.iter().map(|it| KnownKey { key: &it.key, service: self.service_of(it) }).collect()
+        let has_view = |it: &KeyInUse| self.factory.views.of_key(it.index).is_some();
+        let known = self.in_use.iter().map(|it| KnownKey {
+            key: &it.key,
+            service: self.service_of(it),
+            has_view: has_view(it),
+        });
+        known.collect()
     }
 
     fn service_of(&self, key: &KeyInUse) -> Option<ServiceId> {

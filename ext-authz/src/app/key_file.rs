@@ -63,16 +63,6 @@ pub enum Place {
     New,
 }
 
-impl Place {
-    /// The place of the key that this one is or replaces; `None` for a new one.
-    pub const fn earlier(self) -> Option<usize> {
-        match self {
-            Self::Kept(index) | Self::Replaces(index) => Some(index),
-            Self::New => None,
-        }
-    }
-}
-
 /// The keys after a change.
 #[derive(Debug, PartialEq, Eq)]
 pub struct KeyPlan {
@@ -87,6 +77,8 @@ pub struct KeyPlan {
 pub struct KnownKey<'k> {
     pub key: &'k ApiKey,
     pub service: Option<ServiceId>,
+    /// Whether a key in use has a view. A key of the file that takes its place continues with this view.
+    pub has_view: bool,
 }
 
 /// Compares the keys in use with those of the file, or refuses the file.
@@ -104,7 +96,22 @@ pub fn plan(in_use: &[KnownKey<'_>], in_file: &[KnownKey<'_>], default: DefaultS
     let services = |keys: &[KnownKey<'_>]| keys.iter().filter_map(|it| it.service).collect::<BTreeSet<_>>();
     let (before, after) = (services(in_use), services(in_file));
     check_default(&before, &after, in_file.first().and_then(|first| first.service), default)?;
+    check_views(in_use, &gone, &after)?;
     Ok(KeyPlan { places, removed_services: before.difference(&after).copied().collect() })
+}
+
+/// Refuses to drop the last view of a service whose other keys have none yet. The next attempt may find one.
+fn check_views(in_use: &[KnownKey<'_>], gone: &[usize], after: &BTreeSet<ServiceId>) -> Result<(), String> {
+    let with_view = |is_gone| {
+        let keys = in_use.iter().enumerate().filter(move |(index, it)| it.has_view && gone.contains(index) == is_gone);
+        keys.filter_map(|(_, it)| it.service).collect::<BTreeSet<_>>()
+    };
+    match with_view(true).difference(&with_view(false)).find(|service| after.contains(service)) {
+        Some(service) => {
+            Err(format!("the other API key of {service} has no view yet: the earlier key stays in use until then"))
+        }
+        None => Ok(()),
+    }
 }
 
 fn check_default(
@@ -133,18 +140,19 @@ fn check_default(
 mod tests {
     use super::*;
 
-    /// Each letter stands for an API key, and the digit after it for its service; 0 stands for an unknown service.
-    fn keys(text: &str) -> Vec<(ApiKey, Option<ServiceId>)> {
+    /// Each letter stands for an API key, and the digit after it for its service; 0 stands for an unknown service. A key with `-` has no
+    /// view.
+    fn keys(text: &str) -> Vec<(ApiKey, Option<ServiceId>, bool)> {
         let key = |word: &str| {
-            let (letter, digit) = word.split_at(1);
+            let (letter, digit) = word.trim_end_matches('-').split_at(1);
             let service = Some(digit.parse::<u128>().unwrap()).filter(|it| *it > 0).map(ServiceId::from_bits);
-            (ApiKey::try_from(format!("svc_sk_{letter}")).unwrap(), service)
+            (ApiKey::try_from(format!("svc_sk_{letter}")).unwrap(), service, !word.ends_with('-'))
         };
         text.split_whitespace().map(key).collect()
     }
 
-    fn known(keys: &[(ApiKey, Option<ServiceId>)]) -> Vec<KnownKey<'_>> {
-        keys.iter().map(|(key, service)| KnownKey { key, service: *service }).collect()
+    fn known(keys: &[(ApiKey, Option<ServiceId>, bool)]) -> Vec<KnownKey<'_>> {
+        keys.iter().map(|(key, service, has_view)| KnownKey { key, service: *service, has_view: *has_view }).collect()
     }
 
     fn planned(in_use: &str, in_file: &str, default: DefaultService) -> Result<(Vec<Place>, Vec<ServiceId>), String> {
@@ -196,6 +204,16 @@ mod tests {
         assert!(planned("a1 b2", "b2", configured(2)).is_ok());
         assert!(planned("a1", "b3", configured(2)).is_ok(), "nothing worked for the default service before");
         assert!(planned("a0 b2", "b2", DefaultService::OfFirstKey(None)).is_ok(), "the first key never had a view");
+    }
+
+    #[test]
+    fn last_view_of_a_service_is_dropped_only_with_its_last_key() {
+        let error = planned("a1 x1-", "x1", of_first(1)).unwrap_err();
+        assert!(error.contains("no view yet") && error.contains(&ServiceId::from_bits(1).to_string()), "{error}");
+        for (in_use, in_file) in [("a1 x1", "x1"), ("a1 b2- c2", "a1 c2"), ("a1 b2", "a1"), ("a1 b2", "a1 x2")] {
+            assert!(planned(in_use, in_file, of_first(1)).is_ok(), "{in_use} to {in_file}");
+        }
+        assert!(planned("a1 b2 c2-", "a1 c2", of_first(1)).is_err(), "not the default service either");
     }
 
     #[test]

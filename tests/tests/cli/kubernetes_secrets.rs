@@ -200,9 +200,18 @@ async fn keys_of_several_services_are_lines_of_one_secret_and_are_never_printed(
     assert!(fixture.apply(SHOP, &[]).contains("Plan: 0 to create"), "a second run changes nothing");
     assert_eq!(fixture.lines(), lines);
 
-    let without_port = SHOP.replace("  - name: Port\n    keys:\n      - { name: sidecar, scope: sync, kubernetesSecret: { name: guarded-services } }\n", "  - name: Port\n");
+    let rotated = SHOP.replacen("name: sidecar,", "name: rotated,", 1);
+    fixture.apply(&rotated, &["--prune"]);
+    let after = fixture.lines();
+    assert_eq!(after.len(), 2);
+    assert!(
+        after[0] != lines[0] && after[1] == lines[1],
+        "the new key of the first service is in the place of the old one"
+    );
+
+    let without_port = rotated.replace("  - name: Port\n    keys:\n      - { name: sidecar, scope: sync, kubernetesSecret: { name: guarded-services } }\n", "  - name: Port\n");
     fixture.apply(&without_port, &["--prune"]);
-    assert_eq!(fixture.lines(), lines[..1], "the line of the revoked key is gone");
+    assert_eq!(fixture.lines(), after[..1], "the line of the revoked key is gone");
 }
 
 #[tokio::test(flavor = "multi_thread")]
