@@ -9,8 +9,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from render import HELM, REPOSITORY, ChartError, helm_environment
@@ -100,6 +101,16 @@ def api_server(address: str = "127.0.0.1", admission: str = "--disable-admission
             time.sleep(0.5)
         define_resources(api)
         yield api
+
+
+def wait_for(failure: str, attempt: Callable[[], Any], details: Callable[[], str] = str, seconds: int = 120) -> Any:
+    """Repeats an attempt until it returns something, or fails with the details."""
+    for _ in range(seconds * 2):
+        with contextlib.suppress(OSError):
+            if result := attempt():
+                return result
+        time.sleep(0.5)
+    raise ChartError(f"{failure}:\n{details()}")
 
 
 def start(stack: contextlib.ExitStack, log_path: Path, program: str, *arguments: str, **environment: str) -> subprocess.Popen:

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import page
 import yaml
-from api_server import TOOLS
+from api_server import TOOLS, wait_for
 from images import load_programs, load_root
-from node import PAUSE, enter_namespaces, node, wait_for
+from node import PAUSE, enter_namespaces, node
 from render import REPOSITORY, ChartError
 from shell import Shell
 from surroundings import Surroundings

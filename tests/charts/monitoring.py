@@ -8,19 +8,18 @@ these pods, evaluate all rules, and have an alert about each server as soon as i
 
 import base64
 import contextlib
+import functools
 import gzip
 import json
 import subprocess
 import tempfile
-import time
 import urllib.request
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import yaml
 from api_server import TOOLS, ApiServer, api_server, pod, start
+from api_server import wait_for as wait_for_seconds
 from network import GATEWAY, PodNetwork, add_bridge, enter_private_network
 from render import CHARTS, REPOSITORY, ChartError, Release, find, pod_templates
 
@@ -32,7 +31,7 @@ VALUES = [("countersign", "sqlite"), ("countersign", "postgresql"), ("countersig
           ("countersign-ext-authz", "daemonset")]
 PROMETHEUS_URL = "http://127.0.0.1:9099"
 NAMESPACE = "/api/v1/namespaces/monitoring"
-SECONDS = 60
+wait_for = functools.partial(wait_for_seconds, seconds=60)
 
 
 @dataclass
@@ -223,16 +222,6 @@ def check_alerts(releases: list[Monitored]) -> None:
 def query(path: str) -> dict:
     with urllib.request.urlopen(f"{PROMETHEUS_URL}/api/v1/{path}", timeout=10) as response:
         return json.load(response)["data"]
-
-
-def wait_for(failure: str, attempt: Callable[[], Any], details: Callable[[], str]) -> Any:
-    """Repeats an attempt until it returns something, or fails with the details."""
-    for _ in range(SECONDS * 2):
-        with contextlib.suppress(OSError):
-            if result := attempt():
-                return result
-        time.sleep(0.5)
-    raise ChartError(f"{failure}:\n{details()}")
 
 
 def promtool(*arguments: str) -> None:

@@ -12,12 +12,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
-from api_server import TOOLS, ApiServer, api_server, start
+from api_server import TOOLS, ApiServer, api_server, start, wait_for
 from render import REPOSITORY, ChartError
 
 NAME = "node"
@@ -27,7 +26,6 @@ FOLDER = "COUNTERSIGN_CLUSTER_FOLDER"
 PACKAGES = REPOSITORY / ".tools/node"
 PAUSE = "localhost/pause:1"
 VOLUMES = 16
-SECONDS = 120
 
 
 def enter_namespaces() -> Path:
@@ -207,16 +205,6 @@ def create_volumes(api: ApiServer, folder: Path) -> None:
 def is_ready(api: ApiServer) -> bool:
     nodes = api.request("GET", "/api/v1/nodes")["items"]
     return any(it["type"] == "Ready" and it["status"] == "True" for it in (nodes[0]["status"]["conditions"] if nodes else []))
-
-
-def wait_for(failure: str, attempt: Callable[[], Any], details: Callable[[], str] = str) -> Any:
-    """Repeats an attempt until it returns something, or fails with the details."""
-    for _ in range(SECONDS * 2):
-        with contextlib.suppress(OSError):
-            if result := attempt():
-                return result
-        time.sleep(0.5)
-    raise ChartError(f"{failure}: {details()}")
 
 
 def write(path: Path, text: str) -> Path:

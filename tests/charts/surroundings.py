@@ -13,9 +13,8 @@ import threading
 import time
 from pathlib import Path
 
-from api_server import ApiServer
+from api_server import ApiServer, wait_for
 from images import load_programs
-from node import wait_for
 from render import REPOSITORY, ChartError
 from shell import Shell
 from workloads import container, pod_spec, service

@@ -15,6 +15,7 @@ macro_rules! is_of_live_role {
         "NOT EXISTS (SELECT 1 FROM roles r WHERE r.id = assignments.role_id AND r.deleted_at IS NOT NULL)"
     };
 }
+pub(super) use is_of_live_role;
 
 statements! { STATEMENTS:
     /// If the existing assignment of a role has expired, `assigned_at` and `managed_by` come from the new assignment.

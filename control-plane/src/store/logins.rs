@@ -1,7 +1,9 @@
 //! What challenges, logins and refreshes read and write, with as few statements as possible: an agent waits for each of them.
 
 use super::{
-    Conn, StoreError, agents, feed, known_agents,
+    Conn, StoreError, agents,
+    assignments::is_of_live_role,
+    feed, known_agents,
     outbox::receives_event,
     query::{Parameter, params},
     roles::{self, HeldRole},
@@ -23,9 +25,11 @@ use sqlx::any::AnyRow;
 /// The condition that an assignment is live at `$3`: it has not expired, and neither its role nor its service is deleted.
 macro_rules! is_live {
     () => {
-        "(expires_at IS NULL OR expires_at > $3) \
-         AND EXISTS (SELECT 1 FROM services s WHERE s.id = assignments.service_id AND s.deleted_at IS NULL) \
-         AND NOT EXISTS (SELECT 1 FROM roles d WHERE d.id = assignments.role_id AND d.deleted_at IS NOT NULL)"
+        concat!(
+            "(expires_at IS NULL OR expires_at > $3) \
+             AND EXISTS (SELECT 1 FROM services s WHERE s.id = assignments.service_id AND s.deleted_at IS NULL) AND ",
+            is_of_live_role!()
+        )
     };
 }
 

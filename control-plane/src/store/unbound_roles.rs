@@ -5,8 +5,8 @@
 //! replace it by all later changes, so it need not be of the same revision.
 
 use super::{
-    Conn, StoreError, known_agents::forgotten_until, query::params, row, row_lists::row_list_statements,
-    statements::statements,
+    Conn, StoreError, assignments::is_of_live_role, known_agents::forgotten_until, query::params, row,
+    row_lists::row_list_statements, statements::statements,
 };
 use crate::domain::unbound_roles::{MAX_ROLES_PER_SERVICE, RoleAtService, select_roles};
 use countersign_identity::{AgentId, MAX_GRANTS, RoleGrant, ServiceId, Timestamp};
@@ -15,12 +15,7 @@ use sqlx::any::AnyRow;
 /// The condition that an assignment is live at a time: it has not expired, and its role is not deleted.
 macro_rules! is_live {
     ($now:literal) => {
-        concat!(
-            "(expires_at IS NULL OR expires_at > ",
-            $now,
-            ") AND NOT EXISTS \
-             (SELECT 1 FROM roles d WHERE d.id = assignments.role_id AND d.deleted_at IS NOT NULL)"
-        )
+        concat!("(expires_at IS NULL OR expires_at > ", $now, ") AND ", is_of_live_role!())
     };
 }
 

@@ -171,7 +171,8 @@ pub fn first_two<'a>(headers: impl Iterator<Item = Header<'a>>, name: &str) -> [
 pub struct ContextExtensions<'a>(&'a [Entry]);
 
 impl<'a> ContextExtensions<'a> {
-    /// The names and values. Of entries with the same name, only the last one counts. For each entry, this compares all later ones.
+    /// The names and values. Of entries with the same name, only the last one counts. Each entry is compared with all later ones, so
+    /// callers limit the number of entries first.
     pub fn iter(self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + Clone {
         let is_last_of_its_name = move |(place, entry): &(usize, &Entry)| {
             let mut later = self.0.iter().skip(place + 1);

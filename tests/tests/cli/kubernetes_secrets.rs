@@ -111,14 +111,14 @@ impl Fixture {
         self.cluster.lock().unwrap().refused = statuses.iter().rev().copied().collect();
     }
 
-    /// The ids of the keys of all services that are not revoked.
+    /// The ids of the API keys `sidecar` of all services, except revoked ones.
     fn live_keys(&self) -> Vec<String> {
         let services = self.shell.json(&["service", "list"]);
         let ids = services.as_array().unwrap().iter().map(|it| it["serviceId"].as_str().unwrap().to_owned());
-        let named = |it: &Value| it["name"] == "sidecar" && it["revokedAt"].is_null();
+        let is_live = |it: &Value| it["name"] == "sidecar" && it["revokedAt"].is_null();
         let keys = ids.flat_map(|id| {
             let keys = self.shell.json(&["key", "list", "--service", &id]);
-            keys.as_array().unwrap().iter().filter(|it| named(it)).map(|it| it["keyId"].clone()).collect::<Vec<_>>()
+            keys.as_array().unwrap().iter().filter(|it| is_live(it)).map(|it| it["keyId"].clone()).collect::<Vec<_>>()
         });
         keys.map(|id| id.as_str().unwrap().to_owned()).collect()
     }

@@ -316,12 +316,12 @@ mod tests {
         .unwrap()
     }
 
-    fn entry() -> KubernetesSecret {
+    fn guarded_services() -> KubernetesSecret {
         KubernetesSecret { name: "guarded-services".into(), key: "keys".into() }
     }
 
     fn patched(text: &str, edit: Edit<'_>) -> (Value, Option<String>) {
-        let patch = edit.patch(&stored(text), &entry()).unwrap();
+        let patch = edit.patch(&stored(text), &guarded_services()).unwrap();
         let data =
             patch["data"]["keys"].as_str().map(|it| String::from_utf8(BASE64_STANDARD.decode(it).unwrap()).unwrap());
         (patch["metadata"].clone(), data)
@@ -347,7 +347,7 @@ mod tests {
     fn annotation_changes_no_data() {
         let (metadata, data) = patched("svc_sk_first", Edit::Begin { label: "Shop/other" });
         assert_eq!((&metadata["annotations"][PENDING], data), (&json!("Shop/other"), None));
-        let error = Edit::Begin { label: "Shop/sidecar" }.patch(&stored(""), &entry()).unwrap_err();
+        let error = Edit::Begin { label: "Shop/sidecar" }.patch(&stored(""), &guarded_services()).unwrap_err();
         assert!(error.to_string().contains("may lack the API key Shop/other"), "{error}");
         assert_eq!(patched("", Edit::Cancel).0["annotations"][PENDING], Value::Null);
     }
@@ -356,6 +356,6 @@ mod tests {
     fn entry_that_is_no_text_is_refused() {
         let secret =
             serde_json::from_value(json!({ "metadata": { "resourceVersion": "7" }, "data": { "keys": "/w==" } }));
-        assert!(lines(&secret.unwrap(), &entry()).is_err());
+        assert!(lines(&secret.unwrap(), &guarded_services()).is_err());
     }
 }

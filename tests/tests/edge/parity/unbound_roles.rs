@@ -23,7 +23,7 @@ async fn agent_with_roles(fixture: &Fixture) -> (Agent, String) {
     (agent, role)
 }
 
-/// Logs in by the specification of the HTTP API, which has no fields for a service.
+/// Logs in with the fields of the specification only. None of them names a service.
 async fn log_in_by_specification(fixture: &Fixture, agent: &Agent) -> Value {
     log_in_at(&fixture.control.api, &agent.id, &agent.key).await
 }

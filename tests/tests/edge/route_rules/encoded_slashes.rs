@@ -61,7 +61,7 @@ const REQUESTS: &[(&str, (u16, &str))] = &[
     ("/registry/@scope%2Fother", AMBIGUOUS),
     ("/files/a%2Fb/c%2Fd", (200, "")),
     ("/files/secret/a", (403, "permission_missing")),
-    // The service could read the path of another rule, which requires more.
+    // A service that decodes the slash would serve the path of another rule, which requires more.
     ("/files/secret%2Fa", AMBIGUOUS),
     ("/files/%73ecret%2fa", AMBIGUOUS),
     ("/files%2Fsecret%2Fa", AMBIGUOUS),

@@ -86,7 +86,7 @@ impl ServicePlanner<'_> {
         Ok(())
     }
 
-    /// Whether an existing API key must be replaced, because its Kubernetes Secret does not have it.
+    /// Whether an existing API key is not in its Kubernetes Secret and must be replaced. Fails if it is missing and may not be replaced.
     fn is_lost(&self, what: &str, secret: &KubernetesSecret, key_id: &str, key: &str) -> Result<bool, CliError> {
         match self.existing.secret_entries.state(secret, key_id, &key_label(&self.declared.name, key)) {
             SecretState::Kept => Ok(false),
